@@ -291,6 +291,7 @@ def first_step(write: Write) -> Next:
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
+    """Return the progress after a write's answer, and the next request or the outcome."""
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
@@ -314,6 +315,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
+    """Return the progress after a HEAD, and the next request or the outcome."""
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -335,6 +337,7 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
+    """Choose a resend, another dialect or a failure after a HEAD shows the condition true."""
     if progress.spent:
         return progress, Inconclusive(
             f"{progress.why}; now the object is as before, and this write cannot be sent again"
@@ -351,6 +354,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
+    """Return Lost if a create-once object carries another write's id, else Inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

@@ -228,6 +228,7 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
+    """Raise InvalidUrl for a Windows path, or a colon in a relative path's first step."""
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]
@@ -263,6 +264,7 @@ def _normalized(path: str) -> str:
 
 
 def _normalized_url(url: str) -> str:
+    """Remove empty and `.` steps; keep the bucket, and a `./` that protects a colon."""
     protocol, separator, rest = url.partition("://")
     if not separator:
         return (

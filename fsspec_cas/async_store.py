@@ -424,6 +424,7 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
+        """Check path and attributes, and return a write with a new id; sends nothing."""
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules

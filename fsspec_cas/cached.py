@@ -184,6 +184,7 @@ class _Shared:
 
     @contextlib.contextmanager
     def _failure_shared(self, read: SharedRead[Content]) -> Iterator[None]:
+        """Give an error of the block to all waiting readers, and re-raise."""
         try:
             yield
         except Exception as error:

@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser with the commands probe, get, put, rm and completion."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="fsspec-cas",
@@ -103,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
+    """Test the store with temporary objects and print a report; REFUSED: unfit for locks."""
     fs, root = split_url(arguments.url, command.storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -116,6 +118,7 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
+    """Read the object once, write it to a file or stdout, and print its version."""
     store, name = _object(arguments)
     content = store.read(name, timeout=arguments.timeout)
     to_stdout = arguments.file == "-"
@@ -137,6 +140,7 @@ def _put(arguments: Any) -> int:
 
 
 def _written(store: Store, name: str, source: BinaryIO, version: Version | None, timeout: float) -> Outcome:
+    """Write the source under the condition; a create streams, and an error aborts it."""
     if version is not None:
         return store.put_if_match(name, source.read(), version, timeout=timeout)
     writer = store.open_exclusive(name, timeout=timeout)
@@ -164,6 +168,7 @@ def _object(arguments: Any) -> tuple[Store, str]:
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
+    """Print the outcome and return its exit code."""
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)
@@ -180,6 +185,7 @@ def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None
 
 
 def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -> int:
+    """Print the report and the outcome's error; return `code`."""
     if arguments.json:
         print(json.dumps(report))
     try:

@@ -158,6 +158,7 @@ class AsyncExclusive:
         return await self._sender.finish(self._write, partial(self._backend.finish, self._upload, tail), self._timeout)
 
     async def _drop(self) -> None:
+        """Abort the upload in the store; a failure only logs."""
         upload, self._upload = self._upload, None
         if upload is None:
             return

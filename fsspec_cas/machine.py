@@ -159,6 +159,7 @@ class _Starter:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
+        """Run submitted and due calls on this thread until an exception is sent to it."""
         self._lives = True
         try:
             while True:
@@ -171,6 +172,7 @@ class _Starter:
             self._lives = False
 
     def _start_due(self) -> float:
+        """Call what is due; return the next due time in monotonic seconds."""
         now_s = time.monotonic()
         for call, due_s in self._due.copy().items():  # listing items may run finalizers, which change them
             if due_s <= now_s and self._due.pop(call, None) is not None:

@@ -106,6 +106,7 @@ class RetryBudget:
         return answer
 
     def _alarm(self) -> asyncio.TimerHandle | None:
+        """Schedule a warning of silence on the event loop; None: not needed."""
         silent_s = self._begun_s + WARN_AFTER_S - self._world.monotonic_s()
         if self._warned or silent_s >= self._left_s():
             return None
@@ -216,6 +217,7 @@ class Sender:
         path = f"{folder}/cas-probe-{new_id}"
 
         async def remove(version: Version | None) -> bool:
+            """Delete the object and return whether that worked; Unavailable if 3 unanswered tries leave it."""
             silences = 0
 
             async def ask(*, timeout_s: float) -> WriteAnswer | None:
@@ -244,6 +246,8 @@ class Sender:
         return None
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
+        """Repeat the read until answered, and keep the store's clock reading."""
+
         async def timed(*, timeout_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
             answer = await ask(timeout_s=timeout_s)
@@ -324,6 +328,7 @@ class Sender:
         return self._logged("delete" if progress.write.removes else "write", path, await send(timeout_s=left_s))
 
     def _logged(self, kind: str, path: str, answer: T) -> T:
+        """Log the answer, report throttling to `on_throttled`, and return it."""
         if _LOG.isEnabledFor(logging.DEBUG):
             detail = getattr(answer, "why", None) or getattr(answer, "version", None) or ""  # never an object's bytes
             _LOG.debug("%s of %s: %s", kind, path, f"{type(answer).__name__} {detail}".rstrip())

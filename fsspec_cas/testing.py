@@ -487,6 +487,7 @@ class Gateway:
         return rule.answer.replace(b"{portal}", f"{self.endpoint}{_PORTAL}".encode())
 
     def _rule(self, method: str, target: str) -> Rule | None:
+        """Record the request, and return the rule for it, if any."""
         with self._lock:
             self.requests.append((method, target))
             for rule in self.rules:
@@ -541,6 +542,7 @@ class _Peer(BaseHTTPRequestHandler):
                     pass
 
     def body(self) -> bytes:
+        """Read the body from the connection, decoding chunks."""
         if "chunked" not in self.headers.get("transfer-encoding", "").lower():
             return self.rfile.read(int(self.headers.get("content-length", 0)))
         read = bytearray()

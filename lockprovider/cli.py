@@ -92,6 +92,7 @@ def _late(name: str, module: str) -> Any:
 
 
 def _code(error: Exception) -> int | None:  # noqa: PLR0911 - a table
+    """Return the exit code of a lock or coordination error; None for any other."""
     match error:
         case PublishUnknown():
             return UNKNOWN

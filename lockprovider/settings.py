@@ -168,6 +168,7 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
+    """Read lock options from Hudi's configuration keys; raise `InvalidSettings` for invalid or missing values."""
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -210,6 +211,7 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
+    """Return config keys by field; raise `InvalidSettings` if two names disagree."""
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -250,6 +252,7 @@ def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
 
 
 def _seconds(word: _Word, value: object) -> float:
+    """Convert a setting to seconds; raise `InvalidSettings` if not a number."""
     expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:
         number = float(str(value).strip())

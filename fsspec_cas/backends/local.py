@@ -123,7 +123,9 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Append the tail, sync the temporary file, link it into place if the name is free, and remove it."""
+        """Append the tail, sync the temporary file, link it into place if the name is free; remove it even on error.
+        Returns `UploadGone` if missing.
+        """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
                 return UploadGone("its temporary file was removed")
@@ -307,6 +309,7 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
+    """Create and sync missing folders if `makes`, else raise StoreError."""
     if folder.is_dir():
         return
     if not makes:

@@ -122,6 +122,7 @@ class _Call(Generic[T]):
             self.over.set()
 
     def result(self) -> T:
+        """Return the answer, or raise the error and forget it."""
         if self.error is None:
             return self._answer
         try:

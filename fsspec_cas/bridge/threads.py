@@ -104,6 +104,7 @@ class Later(Future[T]):
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
+        """Set the final state, call callbacks, notify waiters on a new thread."""
         self._state = state
         self._over.set()
         self._call_back()
@@ -177,6 +178,7 @@ class Background:
                 answer.exception(timeout_s)
 
     def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
+        """Run the call, and settle `answer` with its result or error."""
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised there
@@ -283,6 +285,7 @@ class _Call(Generic[T]):
             self._over.set()
 
     def _run(self) -> None:
+        """Run the call and report to the event loop; undo the result if abandoned."""
         result: Any = _NO_RESULT
         error: BaseException | None = None
         try:
@@ -307,6 +310,7 @@ class _Call(Generic[T]):
             BACKGROUND.begin(partial(self._undo_result, self.result_future.result()))
 
     def _report(self, result: Any, error: BaseException | None) -> None:
+        """Settle the future, or undo the result on a thread if settled."""
         if self.result_future.done():
             BACKGROUND.begin(partial(self._undo_result, result))
         elif error is None:

@@ -426,6 +426,7 @@ async def _upload_race(bench: Bench) -> CheckResult:
 
 
 async def _paging(bench: Bench) -> CheckResult:
+    """Write, list and delete 2,005 objects, at most eight writes at once."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))

@@ -77,6 +77,8 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
+    """Return an argparse type that accepts numbers from `least` to `most`."""
+
     def parse(text: str) -> float:
         try:
             number = kind(text)
@@ -124,6 +126,7 @@ def to_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    """Convert a value for JSON: bytes become base64, non-finite floats text, unknown types `str`."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}

@@ -40,6 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
+    """Run the demo, and its own S3 server with --serve; print the result."""
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:

@@ -71,6 +71,7 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+    """Run the command while leading, again in each new term unless --once is given."""
     words = command_of(arguments, "elect")
     election = Election.open(
         arguments.url,
@@ -116,6 +117,7 @@ def add_leader(commands: Commands) -> None:
 
 
 def _leader(arguments: Any) -> int | None:
+    """Print the leader; with --watch, print each change without end."""
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():

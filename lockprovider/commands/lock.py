@@ -94,6 +94,7 @@ def add(commands: Commands) -> None:
 def _command(
     commands: Commands, name: str, run: Callable[[Any], int | None], text: str, **more: str
 ) -> argparse.ArgumentParser:
+    """Register a command with its URL and --on."""
     url = "the table, or any folder: s3://bucket/table; options such as `?on=` may follow"
     parser = add_command(commands, name, run, text, url, **more)
     on = f"path of the lock's object below URL (default: {HUDI_LOCK_PATH})"
@@ -124,6 +125,7 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
+    """Poll the record every `--every` seconds and print its changes, forever without `--for`."""
     at, world = _place(arguments), Machine()
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
     content: Content | None = None
@@ -236,6 +238,7 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
+    """Switch the audit on or off, or print and draw it; REFUSED for overlaps."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         if arguments.svg is not None or arguments.last is not None:
@@ -255,6 +258,7 @@ def _audit(arguments: Any) -> int:
 
 
 def _set(arguments: Any, at: LockPlace) -> int:
+    """Write the audit switch in the store, and print it."""
     switch = places(at.path).switch
     set_enabled(at.store, switch, enabled=arguments.enable, timeout_s=arguments.timeout)
     words = "writers keep records from now on" if arguments.enable else "writers stop keeping records; old ones stay"
@@ -324,6 +328,7 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+    """Acquire the lock, run the command under it, and release, also when interrupted."""
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())

@@ -102,6 +102,7 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
+    """Put messages from arguments or stdin; print how many were new or repeated."""
     are_plain = not (arguments.key or arguments.priority or arguments.delay)
     if arguments.producer is not None and not are_plain:
         raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")

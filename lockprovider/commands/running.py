@@ -319,6 +319,7 @@ class Child:
             self._guard.communicate(last)
 
     def _wait(self) -> None:
+        """Wait for the end, set `ended`, and call `on_end`."""
         if hasattr(os, "waitid"):  # WNOWAIT leaves a zombie, so that no other process gets its number
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:

@@ -97,6 +97,7 @@ def add_state(commands: Commands) -> None:
 
 
 def _add_terraform(state: Commands) -> None:
+    """Register `state run`, `state serve` and `state lock`."""
     url = "the state's object: s3://bucket/infra/network.json"
     text = "Run Terraform or OpenTofu with its state in this object, on any store."
     command = partial(reported, work=_run_served)
@@ -139,6 +140,7 @@ def _opened(arguments: Any) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
+    """Print the value at a serial, the newest by default; REFUSED without a state."""
     state = _opened(arguments)
     revision = state.read() if arguments.serial is None else state.at(arguments.serial)
     if revision.serial == 0 or revision.value is None:
@@ -181,6 +183,7 @@ def _editor(command: str) -> list[str]:
 
 
 def _by_hand(content: bytes, editor: list[str]) -> bytes:
+    """Run the editor on a temporary copy; return what it saved."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
@@ -226,6 +229,7 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
+    """After confirmation, break another client's edit or unlock its file; REFUSED if declined."""
     if arguments.style == _STYLE:
         return _unlock_file(arguments)
     if arguments.id is not None:
@@ -279,6 +283,7 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+    """Serve the state on a thread while the command runs, then release its locks."""
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)
@@ -292,6 +297,7 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _serve(arguments: Any) -> None:
+    """Print Terraform's variables, and serve until interrupted or terminated."""
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -325,6 +331,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
+    """Delete the lock file after confirmation or by --id; another ID raises StateConflict."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -348,6 +355,7 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
+    """Create the lock file, run the command, delete the file; "lost" if already deleted."""
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:
         try:

@@ -114,6 +114,7 @@ class StateServer:
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
+        """Handle requests on 8 threads until `shutdown`, then finish them within 60 s."""
         self._loop = asyncio.get_running_loop()
         answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
         self._loop.set_default_executor(answering)
@@ -153,6 +154,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
+        """Answer one request and close the connection; reports refusals, but not wrong passwords."""
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
             self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")
@@ -165,6 +167,7 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
+        """Check the password, path and encoding; carry out the request on a thread."""
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
@@ -181,6 +184,7 @@ class StateServer:
             return await asyncio.to_thread(self.backend.answer, request.method, request.query_string, body)
 
     async def _body(self, request: BaseRequest) -> bytes | Reply:
+        """Read the body, or return a refusal if it is too large, late or damaged."""
         most = self._limits.body_bytes
         message = f"the body is larger than {most} bytes"
         too_large = Reply.refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", message)

@@ -66,6 +66,7 @@ def add_table(commands: Commands) -> None:
 
 
 def _add_create(commands: Commands) -> None:
+    """Register `create` with the options that make a `TableSpec`."""
     parser = add_table_command(commands, "create", _create, "Create a table.")
     schema = parser.add_mutually_exclusive_group(required=True)
     option(schema, "--column", "NAME:TYPE", "a column, e.g. id:int64 or at:timestamp; repeatable", action="append")
@@ -85,6 +86,7 @@ def _add_create(commands: Commands) -> None:
 
 
 def _add_queries(commands: Commands) -> None:
+    """Register `info`, `timeline`, `log`, `files` and `read` with their options."""
     add_table_command(commands, "info", _info, "Show the table's settings and its size.")
     timeline = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
     log = add_table_command(commands, "log", _log, "List the completed writes.")
@@ -102,6 +104,7 @@ def _add_queries(commands: Commands) -> None:
 
 
 def _create(arguments: Any) -> CommandAnswer:
+    """Create the table from columns, or from the schema of a Parquet file."""
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = _like(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
@@ -153,6 +156,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
+    """List the instants, or read the lock's audit and draw them into an SVG file."""
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -167,6 +171,7 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _info(arguments: Any) -> CommandAnswer:
+    """Return the table's settings and sizes, after reading its timeline and all file names."""
     table = opened(arguments)
     config, timeline = table.config(), table.timeline()
     snapshot = table.snapshot(timeline)
@@ -209,6 +214,7 @@ def _log(arguments: Any) -> CommandAnswer:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
+    """Return one commit's fields for JSON, with rows summed over its files."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -252,6 +258,7 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
+    """Read rows until the limit; the answer says whether it cut them off."""
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     table = opened(arguments)
@@ -269,6 +276,7 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
+    """Check the table, even one that cannot be opened; code REFUSED if anything is wrong."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)
@@ -407,6 +415,7 @@ def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
+    """Read a completed instant's metadata; return its bar, with its lock times if known."""
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:
@@ -420,6 +429,7 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: S
 
 
 def _undone(table: Table, timeline: Timeline) -> list[Bar]:
+    """Read completed rollbacks; return bars of the instants they removed, skipping corrupt ones."""
     undone: list[Bar] = []
     for instant in timeline.instants:
         if instant.action is Action.ROLLBACK and instant.is_completed:

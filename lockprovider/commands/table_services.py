@@ -89,6 +89,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
     """Wrap a command: print its answer or TableError, and return the exit code."""
 
     def answered(arguments: Any) -> int:
+        """Run the command, print its answer or error, and return the exit code."""
         try:
             answer = run(arguments)
         except TableError as error:
@@ -213,6 +214,7 @@ def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unsched
 
 
 def _compact(arguments: Any) -> CommandAnswer:
+    """Write or remove a plan, run one, or compact all; return merged groups."""
     table = opened(arguments)
     planned = _change_plan(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -226,6 +228,7 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
+    """Write or remove a plan, run one, or cluster all; InvalidInput for contradicting options."""
     options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
     if options != ([], TARGET_FILE_BYTES, None) and (arguments.scheduled or arguments.unschedule):
         raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")
@@ -282,6 +285,7 @@ def _did(arguments: Any, verb: str) -> str:
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
+    """List savepoints, create one, or delete one; REFUSED if it is missing."""
     if (arguments.list and arguments.version) or (arguments.comment and (arguments.list or arguments.delete)):
         raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
     table = opened(arguments)
@@ -302,6 +306,7 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
+    """After confirmation, undo all commits after a version for good; REFUSED if declined."""
     table = opened(arguments)
     if not confirmed(arguments, "" if arguments.yes else _undone(table, arguments.version), "table log"):
         return REFUSED
@@ -324,6 +329,7 @@ def _undone(table: Table, version: str) -> str:
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
+    """Roll back one pending write, or sweep what dead writers left."""
     if arguments.force and arguments.instant is None:
         raise InvalidInput("--force needs INSTANT, the pending write to roll back")
     table = opened(arguments)
@@ -344,6 +350,7 @@ def _adopt(arguments: Any) -> CommandAnswer:
 
 
 def _share(arguments: Any) -> CommandAnswer:
+    """Set the properties by which JVM writers share the table."""
     changes = opened(arguments).share(dry_run=arguments.dry_run, all_in_utc=arguments.all_in_utc)
     fields = {"changed": [asdict(change) for change in changes]}
     word = "would set" if arguments.dry_run else "set"

@@ -82,6 +82,7 @@ def _create(arguments: Any) -> None:
 
 
 def _append(arguments: Any) -> None:
+    """Append records from arguments or stdin; print how many were new or repeated."""
     data: Iterable[bytes] = [record.encode() for record in arguments.records]
     if not data:
         data = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
@@ -125,6 +126,7 @@ def _reader(log: Wal, arguments: Any) -> LogReader | None:
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
+    """Print the records, and commit the reader's position after each printed batch."""
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))

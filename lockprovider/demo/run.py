@@ -131,6 +131,7 @@ class Worker:
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
+        """Read the demo's commits from the table, oldest first."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         extras = ((commit.completion or "", dict(self.table.metadata_of(commit).extra)) for commit in timeline.writes)
         commits = [
@@ -151,6 +152,7 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
+    """Write each delivery in its own transaction, and report progress to the conductor."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -167,6 +169,7 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
+    """Replace tail numbers by keyed hashes, one month in each transaction, until ingest ends."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
@@ -185,6 +188,7 @@ def protect(worker: Worker, spark: SparkSession) -> None:
 
 
 def backfill(worker: Worker, spark: SparkSession) -> None:
+    """Correct air times and delete cancelled flights, one complete month in each transaction."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     def correct_month(txn: TableTransaction, month: int) -> str:
@@ -200,6 +204,7 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, remaining: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
+    """Commit remaining months, newest first, polling every 0.3 s until ingest has ended."""
     deliveries = len(proof.plan(worker.job.months))
     while True:
         is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
@@ -236,6 +241,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
+    """Merge log files when four exist; end when the others have."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -400,6 +406,7 @@ class Track:
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
+        """Add an event to the counters, attempts, lock boxes and waits in ms."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -423,6 +430,7 @@ class Track:
         }.get(event.kind)
 
     def to_json(self) -> dict[str, object]:
+        """Return the pipeline's counts and its lock waits in ms, for the JSON report."""
         return {
             "pipeline": self.role,
             "commits": self.commits,
@@ -439,6 +447,9 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
+    """Pass a step or event to its role's track, and mark a rolled-back instant in each track that has it. A step's role
+    must exist.
+    """
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -450,6 +461,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
+    """Return SVG text with lanes of attempts and lock use, and links between conflicts."""
     everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -511,6 +523,7 @@ class Report:
         return self.proof is not None and self.proof.equal and not self.deaths
 
     def to_json(self) -> dict[str, object]:
+        """Return the report for JSON, with rows only counted and each death's sentence."""
         comparison = self.proof
         return {
             "ok": self.ok,
@@ -543,6 +556,7 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
+        """Return the proof's lines; a failed proof lists up to 10 rows of each kind."""
         comparison = self.proof
         if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]
@@ -695,6 +709,7 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _answers(store: Store) -> bool:
+    """Write and delete an object; return whether both succeeded."""
     try:
         store.put_if_absent("ready", b"", timeout=2.0)
         store.delete("ready", timeout=2.0)

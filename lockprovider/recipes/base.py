@@ -337,6 +337,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._run()
 
     def _run(self) -> None:
+        """Write waiting batches here, unless another thread already does."""
         while self.waiting and self._writing.acquire(blocking=False):
             try:
                 self._writer = threading.current_thread()

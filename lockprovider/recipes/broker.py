@@ -70,6 +70,7 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
+    """Receive `size` bytes before `end_s`, or raise BrokenLink; changes the socket's timeout."""
     parts: list[bytes] = []
     while size > 0:
         left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
@@ -174,7 +175,9 @@ class Service:
             open_socket.close()
 
     def _accept(self) -> None:
-        """Accept peers until closed, 1000 at most; after a failure, try again each second."""
+        """Admit each peer that connects, until closed; on failure to accept or admit one, log a warning once, and try
+        again each second.
+        """
         is_failing = False
         while True:
             try:
@@ -188,6 +191,7 @@ class Service:
                     return
 
     def _admit(self, peer: socket.socket) -> None:
+        """Answer the peer on a new thread, or hang up beyond 1000 peers."""
         with self._guard:
             is_welcome = not self._over.is_set() and len(self._peers) < _PEERS
             if is_welcome:
@@ -419,6 +423,7 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
+        """Start this process's broker on the first call; return its address and key, or None."""
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -432,6 +437,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
+        """Answer the peer's requests one after another until the link breaks, which raises BrokenLink."""
         while True:
             request = receive_frame(peer, None)
             with undecodable_as(BrokenLink, "operations are not understood"):

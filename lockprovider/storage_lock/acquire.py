@@ -251,6 +251,7 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_held(self) -> None:
+        """Poll the record and join its waiters until the lock is taken; may raise NotAcquired."""
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()

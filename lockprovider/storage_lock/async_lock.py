@@ -173,6 +173,7 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
+        """Return this task's lease, counted once more, or acquire one on a thread."""
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
             return held.again()
@@ -344,6 +345,7 @@ class AsyncLease:
             self._inner.publish(*args, **kwargs)
 
     def _give_back(self) -> None:
+        """Release on this thread, then report the end to the event loop."""
         try:
             with self._guard:
                 self._inner.release()

@@ -68,6 +68,7 @@ class AuditLog:
         _ALL.add(self)
 
     def _begin(self) -> None:
+        """Reset guard, queue and thread state, also after a fork."""
         self._guard = threading.Lock()
         self._idle = Signal()
         self._idle.set()
@@ -166,6 +167,7 @@ class AuditLog:
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
+        """Write the page if it has grown, overwriting whatever another writer stored there."""
         data, version = page.data, page.version
         if len(data) == page.written:
             return

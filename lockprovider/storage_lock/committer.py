@@ -277,6 +277,7 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
+        """Choose and do one act, maybe a write; return the pause in seconds, None: done."""
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         situation = self._situation(known, undecided)
@@ -310,6 +311,7 @@ class Member:
         return pause_s
 
     def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Situation:
+        """Gather what `next_act` needs besides the record, reading the applying thread's state first."""
         record, writer, leads = known.record, self._writer, self._leading is not None
         # Read first: then what is applied is not among the pending.
         applies, failed = self._applying.busy, self._applying.failed

@@ -144,6 +144,7 @@ class Driver:
         return machine.Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
+        """Log an answer, and add it to the audit if held."""
         held = self.held()
         if held is None or not isinstance(answer, machine.Done):
             return

@@ -133,6 +133,7 @@ def _scale(lanes: Sequence[Lane]) -> _Scale:
 
 
 def _axis(scale: _Scale, bottom: int, *, elapsed: bool) -> list[str]:
+    """Return SVG of the time grid and its labels, elapsed or as UTC clock times."""
     span_ms = scale.end_ms - scale.start_ms
     step_ms = next((step for step in _STEPS_MS if span_ms / step <= _TICKS), span_ms // _TICKS)
     days = moment(scale.start_ms)[:10] != moment(scale.end_ms)[:10]
@@ -153,6 +154,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
+    """Return SVG of one lane: its name cut to fit, its boxes and its marks."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:

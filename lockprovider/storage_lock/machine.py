@@ -270,6 +270,7 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
+    """Return a holder's step: renew, release, commit, lapse, or the end of a roll-forward."""
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
@@ -300,6 +301,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
+    """Return the step while a write is unanswered, or being checked by a read."""
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -340,6 +342,7 @@ def refused(write: State) -> PutFailed | LostRace:
 
 
 def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
+    """Build the record of a take, with a higher epoch and the predecessor's pending publishes."""
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -413,6 +416,7 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
+    """Return the step after a stored write, with pending publishes to apply first."""
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -434,6 +438,7 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
+    """Return the step after a read settles the write: held, busy, released or lost."""
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
         return still_held
@@ -487,6 +492,7 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
+    """Return the step at this time: a lease past its deadline is lost or unreachable."""
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:

@@ -182,6 +182,7 @@ class Recorder:
         self._tell(Measure(name, "timer", (self._world.monotonic_s() - since_s) * 1000))
 
     def _tell(self, measure: Measure) -> None:
+        """Call `on_metric`; its error becomes a warning."""
         if self._call is None:
             return
         try:
@@ -191,6 +192,7 @@ class Recorder:
 
 
 def _counted(owner: str, before: State, event: Event, after: State, effect: Effect | None) -> tuple[str, ...]:
+    """Return the counters that this transition raises by one, none for most."""
     match before, event, effect:
         case _, TakeLock(RecordSeen(record=LockRecord(is_free=False, owner=holder))), PutRecord() if holder != owner:
             return (DANGLING,)

@@ -224,6 +224,7 @@ def _place(
     settings: LockSettings | None,
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
+    """Open the store and combine the URL's options with the arguments; may raise InvalidSettings."""
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given
     if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
@@ -234,6 +235,7 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy with an Azure credential for a managed identity; may raise InvalidSettings."""
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:

@@ -210,6 +210,7 @@ class Publisher:
             self._apply(machine.Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, decision: machine.Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
+        """Apply a decision's publishes in order, and note them as applied."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
         self._sent.add(decision.pending)
@@ -336,6 +337,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
+    """Read staged bytes or return enclosed ones, None: gone; Unappliable for a wrong digest."""
     data = pending.data
     if data is None:
         content = store.read_or_none(pending.staged, timeout=_timeout_s(pending.path, left_s))

@@ -199,6 +199,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
+    """Decode earlier pending publishes from a list, or from the log's last entries by count."""
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -494,6 +495,7 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
+    """Return the log with new entries, dropping the oldest beyond 128 or 16 KiB."""
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )
@@ -515,6 +517,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
+    """Inflate and decode the entries, caching 32 results; raise Undecodable for a wrong size."""
     if not packed:
         return ()
     with undecodable_as(Undecodable, "its entries cannot be unpacked"):

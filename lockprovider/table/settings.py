@@ -288,7 +288,7 @@ def check_retention(policy: Policy) -> None:
 
 
 def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: type) -> None:
-    """Raise `InvalidSettings`, which names `name`, unless `every` is None or a possible setting of class `kind`."""
+    """Raise `InvalidSettings`, with `name`, unless `every` is None or a possible setting of this `kind`."""
     if every is None:
         return
     if not isinstance(every, kind):
@@ -327,7 +327,6 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
-    """Read the index settings; None without an index type."""
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
         return None
@@ -354,7 +353,6 @@ def _retention(options: Mapping[str, str]) -> Policy:
 
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
-    """Read the compaction settings; None unless inline compaction is on."""
     if key := next((key for key in LOG_COMPACTION_KEYS if _flag(options, key)), ""):
         raise InvalidSettings(f"{key}=true is not supported here; to compact log files use {_COMPACT_KEYS[0]}")
     every = CompactEvery(_number(options, _COMPACT_KEYS[1], CompactEvery().commits, int))
@@ -362,7 +360,7 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings, with Hudi's default sizes; None unless inline clustering is on."""
+    """Read the clustering settings, with Hudi's default sizes."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),
@@ -382,6 +380,7 @@ def _mode(text: str) -> Mode:
 
 
 def _failed(text: str) -> FailedWrites:
+    """Parse the policy for failed writes; raise `InvalidSettings` if unknown."""
     try:
         return FailedWrites(text.strip().upper())
     except (ValueError, AttributeError):

@@ -414,12 +414,13 @@ class Table(TableContext):
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
-        `fn` may run `retries` + 1 times, and more if the table's properties changed before its first write. It must
-        read only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`. `pinned`: see `transaction`.
+        `fn` may run `retries` + 1 times and, if `retries` is above 0, again if the table's properties changed before
+        its first write. It must read only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`.
+        `pinned`: see `transaction`.
 
         Raises:
-            WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and no
-                retries are left.
+            WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and
+                `retries` is 0.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
@@ -433,7 +434,7 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
-        The watcher is notified of a failed service, whose error is not raised.
+        Also compacts the metadata table if due. The watcher is notified of a failed service, whose error is not raised.
 
         >>> table.run_inline_services()  # nothing, by default
         """
@@ -591,8 +592,8 @@ class Table(TableContext):
     def sweep(self) -> tuple[str, ...]:
         """Roll back dead writers, finish dead rollbacks, restores, cleans; returns their begin times. Safe to repeat.
 
-        Also removes clusterings of dead processes, old heartbeats with their markers, intents of dead writers, and
-        checkpoints of ended logs. Scheduled compactions stay.
+        Also removes clusterings that a dead process was to run itself, old heartbeats with their markers, intents of
+        dead writers, and checkpoints of ended logs. Other scheduled services stay.
 
         >>> table.sweep()  # no writer has died
         ()
@@ -602,7 +603,7 @@ class Table(TableContext):
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
 
-        Safe to repeat.
+        Safe to repeat until it succeeds.
 
         Raises:
             HistoryGone: no such pending write exists.

@@ -72,6 +72,7 @@ class GcsBackend(AioBackend):
         return dict(await asyncio.to_thread(make, request.headers))
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
+        """Return NotApplied if credentials may come later, else raise AccessDenied."""
         cause = error.__cause__ if isinstance(error, HttpError) else error
         if isinstance(error, asyncio.TimeoutError):
             return NotApplied("the credentials could not be refreshed: no answer in time")

@@ -141,6 +141,7 @@ def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
 
 
 def _context(*, verify: bool) -> ssl.SSLContext:
+    """Return TLS settings, with AWS_CA_BUNDLE's certificates if set."""
     context = ssl.create_default_context()
     bundle = os.environ.get("AWS_CA_BUNDLE")
     if bundle:

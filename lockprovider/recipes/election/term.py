@@ -327,6 +327,7 @@ class Term:
         self._end(self._candidate.over(self._leading, why, LossReason.LAPSED))
 
     def _renew(self, changes: dict[str, Any]) -> None:
+        """Renew the term in the store; a loss ends it and raises."""
         try:
             self._leading = self._candidate.renew(self._leading, changes)
         except TermLost as error:
@@ -447,6 +448,7 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _live(self) -> None:
+        """Run the work, store its result or error, and drop any interrupt that comes late."""
         try:
             try:
                 self.result = self._main(self._term)

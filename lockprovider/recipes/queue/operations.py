@@ -236,6 +236,7 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
+    """Forget the first unnamed producer at the limit, or raise Overloaded or Forgotten."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -319,6 +320,7 @@ def _is_first(contents: Contents, message: Message) -> bool:
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
+    """Ack, bury or give back a claimed message in `contents`; raises ClaimLost or Forgotten."""
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -359,6 +361,7 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
+    """End the claim: the message waits again after `delay_ms`, or becomes a dead letter."""
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -373,6 +376,7 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
+    """Extend valid claims in `contents`; return the numbers of messages whose claims are lost."""
     lost = []
     for n, token in claims:
         claim = contents.claims.get(n)
@@ -387,6 +391,7 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
+    """Move dead letters back to waiting in `contents`; return their number."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0)
@@ -397,6 +402,7 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
+    """Delete waiting messages and dead letters from `contents`, return their count; may raise StateConflict."""
     if contents.rev != rev or contents.changed:
         raise StateConflict(
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",

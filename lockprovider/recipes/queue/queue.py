@@ -259,6 +259,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return self._jobs(visible_s, until_empty=until_empty)
 
     def _jobs(self, visible_s: float | None, *, until_empty: bool, errors: Sequence[object] = ()) -> Iterator[Job]:
+        """Claim and yield messages until stopped, or until none is left."""
         while not self.stopping and not errors:
             job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
             if job is not None:
@@ -437,6 +438,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
+        """Wait for the put, and note its number as acknowledged."""
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
@@ -489,6 +491,7 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
+    """Run `fn` on the job; report an error by `tell`, return True."""
     try:
         async with job:
             await fn(job)

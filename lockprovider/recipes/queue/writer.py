@@ -274,6 +274,7 @@ class QueueWriter:
                 return shown.ready[:limit]
 
     def _messages(self, name: str, version: Version) -> tuple[Message, ...]:
+        """Read a segment; if missing, read the queue again and raise."""
         messages = self.segments.read(name, self.id)
         if messages is not None:
             return messages

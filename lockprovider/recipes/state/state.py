@@ -270,6 +270,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._at(serial))
 
     def _at(self, serial: int) -> Document:
+        """Read the document at a serial, or raise NoRevision."""
         check_whole(serial, "serial")
         current, _ = self._writer.read()
         if current is not None and serial <= current.serial:

@@ -166,6 +166,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _locked_by_another(self, why: str) -> Reply:
+        """Read who edits the state, and return a refusal that names them."""
         who = self.state.who()
         try:
             info = _info(who.reason.encode())

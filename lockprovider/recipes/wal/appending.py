@@ -134,6 +134,7 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
+    """Replace the producer in `table`; return the position of its record."""
     previous = table.pop(append.producer, None)  # the longest idle are first
     if previous is None:
         _make_room(table, append.producer)
@@ -178,6 +179,7 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
+    """Delete the longest idle unnamed producers from `table`, or raise Overloaded."""
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:

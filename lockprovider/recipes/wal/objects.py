@@ -100,6 +100,7 @@ class LogObjects:
         return changed
 
     def _decoded(self, data: bytes | None) -> LogManifest:
+        """Decode the manifest; raise NoLog if absent, Fenced if replaced."""
         if data is None:
             raise NoLog(f"no log exists at {self.path!r}: create it with `lockprovider wal create URL` or Wal.create()")
         manifest = decode_log_manifest(data, self._manifest_path)
@@ -240,6 +241,7 @@ def follow(
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
+    """Yield slots with records, then poll at growing intervals; ends at a seal or timeout."""
     world = objects.world
     while True:
         for batch in _slots(objects, position):
@@ -361,6 +363,9 @@ class LogReader(ProcessBound):
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
+            """Update `fields` with position, log id, next `rev` and, on open, next `epoch`; return their JSON. Raises
+            `Fenced` if another process opened the reader.
+            """
             stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and stored["epoch"] != self.epoch:
                 raise Fenced(

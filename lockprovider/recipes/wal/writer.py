@@ -40,7 +40,9 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations into as many slots as needed, or ask a broker."""
+        """Write operations into as many slots as needed, directly or by a broker; forget bundles' numbers, even on error.
+        Returns results grouped like `operations`.
+        """
         results: list[Any] = []
         flattened = flatten(operations)
         try:
@@ -85,6 +87,8 @@ class LogWriter:
         return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
+        """Ask the broker in `last` to write the operations, or draft their slot here."""
+
         def adds_a_name(operation: LogOperation) -> bool:
             return not isinstance(operation, Append) or operation.producer not in last.producers
 
@@ -97,6 +101,7 @@ class LogWriter:
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
+        """Do what the batch needs next: find the end, write, or read its place."""
         match turn.need:
             case AppendStep.END:
                 last = self._objects.last(turn.search_from).head
@@ -154,6 +159,7 @@ def _numbered(operation: LogGiven) -> ProducerNumber | None:
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
+    """Group operations into slots of at most 4 MiB; a seal gets one alone."""
     batch: list[LogGiven] = []
     size = 0
     for each in operations:
@@ -308,6 +314,7 @@ class Appender(ProcessBound):
         self._writer.forget(self._client)
 
     def _done(self, number: int, answer: Later[Appended]) -> None:
+        """Stop waiting for the append, and note its number if acknowledged."""
         with self._guard:
             self._waiting.pop(answer, None)
             if not answer.cancelled() and answer.exception() is None:

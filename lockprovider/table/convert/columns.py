@@ -215,6 +215,7 @@ def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
 
 
 def _check_names(names: Sequence[str], path: str) -> None:
+    """Raise `UnsupportedSchema` for an invalid, reserved or (in any letter case) repeated column name."""
     spellings: dict[str, str] = {}
     owner = f" in {path!r}" if path else ""
     for name in names:
@@ -233,6 +234,7 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
+    """Return the type that a table stores for `kind`; raise `UnsupportedSchema` for unsupported types."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return stored_type(kind.value_type, path)
     if (plain := new_column(kind)) is not None:
@@ -291,6 +293,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
+    """Return `old` with the fields of `new` added, nested fields too; may raise `UnsupportedSchema`."""
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
         number = by_name.get(field.name)
@@ -304,6 +307,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
+    """Return `old` with the nested fields of `new` added; raise `UnsupportedSchema` for conflicting types."""
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):

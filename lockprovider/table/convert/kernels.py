@@ -33,6 +33,7 @@ class TooLong(Exception):
 
 
 def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
+    """Return the kernel that converts an array as `rule` allows; `rule` must not be `REFUSED`."""
     source, target = family(value_type), family(column)
     # pyarrow does not cast narrow decimals to whole numbers.
     if source == "decimal" and value_type.bit_width < _WHOLE_WIDTH:

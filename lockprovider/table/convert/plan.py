@@ -132,6 +132,7 @@ class _Compiler:
         return steps
 
     def _strangers(self, source: Sequence[pa.Field], names: list[str], path: str) -> None:
+        """Append a misfit for each source field that `names` lacks."""
         expected = {*names} if path else {*names, *META_COLUMNS}
         strangers = [column for column in source if column.name not in expected]
         near = {name.lower(): name for name in names} if strangers else {}
@@ -191,6 +192,8 @@ def _has_checks(kind: pa.DataType) -> bool:
 
 
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
+    """Return a step that runs `kernel`, and raises `_Unfit` with `misfit` if values would change."""
+
     def convert(values: pa.Array) -> pa.Array:
         return kernel(values, target)
 
@@ -219,6 +222,7 @@ def _encoded(step: Convert) -> Convert:
     """
 
     def run(values: pa.Array) -> pa.Array:
+        """Convert each encoded value once; after a dictionary's misfit, try only used values."""
         if types.is_dictionary(values.type):
             words, places = values.dictionary, values.indices
         elif types.is_run_end_encoded(values.type):
@@ -241,6 +245,7 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
+        """Convert each field of a struct array, ignoring values that null structs hide."""
         parts, some = values.flatten(), values.null_count > 0
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.struct(list(fields)))
@@ -272,7 +277,10 @@ def _list_of(step: Convert, target: pa.DataType) -> Convert:
 
 
 def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit | None) -> Convert:
+    """Return a step between maps; it raises `_Unfit` with `misfit` for a repeated key."""
+
     def run(values: pa.Array) -> pa.Array:
+        """Convert the keys and values of maps; with `misfit`, equal keys raise `_Unfit`."""
         # maps as lists of structs, without a copy
         inner, buffers = values.values, values.buffers()[:2]
         entries = pa.Array.from_buffers(
@@ -337,6 +345,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
+        """Convert a column, chunk by chunk; raise `DoesNotFit` or `Corrupt` for the first misfit."""
         if step is _same:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -352,6 +361,7 @@ class Plan:
         return pa.chunked_array(converted, kind)
 
     def _unfit(self, step: Convert, chunk: pa.Array, start: int) -> Exception:
+        """Rerun `step` on the first row that it refuses; return the error."""
         row = _first(step, chunk)
         try:
             step(chunk.slice(row, 1))

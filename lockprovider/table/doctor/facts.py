@@ -286,6 +286,7 @@ def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) ->
 
 
 def _undone(table: TableContext, action: Action, path: str) -> set[str]:
+    """Read which instants a rollback or restore undid; empty if archived."""
     data = _read(table, path)
     if data is None:
         return set()  # archived meanwhile

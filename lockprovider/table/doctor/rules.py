@@ -327,6 +327,7 @@ def _keys(facts: Facts) -> _Found:
 
 
 def _commits(facts: Facts) -> _Found:
+    """Yield findings: unreadable commits or files, schemaless last commit, commits after rollback, missing files."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
             yield _WRONG, metadata, "restore the file from a copy: until then readers fail, or miss the commit"
@@ -353,6 +354,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
+    """Yield findings of needed files that are gone, or differ in size from their commit."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):
@@ -369,6 +371,7 @@ def _missing(facts: Facts) -> _Found:
 
 
 def _services(facts: Facts) -> _Found:
+    """Yield findings: dead rollbacks, cleans or restores, pending rewrite plans, log files without base file."""
     for action, mend in _UNFINISHED.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
@@ -395,6 +398,9 @@ def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
 
 
 def _archive(facts: Facts) -> _Found:
+    """Yield findings of an archive fault, of archived instants still on the timeline (worse if they hide commits), and of
+    too many unarchived commits.
+    """
     mend, left, hidden = "run `lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
         yield _WRONG, facts.archive_fault, "restore it from a copy; reads of the latest snapshot do not need it"

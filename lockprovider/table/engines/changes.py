@@ -191,6 +191,7 @@ def rewrite_partition(
         untouched = writer.place.footer_notes.without(writer.place.store, paths, changed_keys)
 
         def rewrite(file_slice: FileSlice) -> WriteStat | None:
+            """Write the slice's next file, if changed; clear `is_new` of its keys."""
             opened = writer.place.open(file_slice.path)
             plan = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
             if plan is None:

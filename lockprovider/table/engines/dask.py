@@ -296,6 +296,7 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[KeyedChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
+    """On a worker, write the changed and new files of one partition; return their statistics."""
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = KeyedChanges(

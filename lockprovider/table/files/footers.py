@@ -333,6 +333,7 @@ def decode_range(kind: str, least: int | str | None, greatest: int | str | None,
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
+    """Return a column's range over all row groups; None if statistics are missing or unusable."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
@@ -378,6 +379,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
+    """Return an Arrow filter for values in `bounds`; always true if `kind` cannot hold them."""
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()
     try:

@@ -46,6 +46,7 @@ class MergeRule:
 
     @classmethod
     def of(cls, config: TableConfig) -> MergeRule:
+        """Return the table's merge rule; raise `UnsupportedTable` if it is unknown."""
         if odd := unknown_merge(config):
             raise UnsupportedTable(
                 f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
@@ -98,6 +99,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
+    """Return the position of each key's winning event, with keys in order of first appearance."""
     places = np.arange(len(events.keys))
     encoded = events.keys.dictionary_encode()
     codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
@@ -302,6 +304,7 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
+    """Return the folded logs of `states`, with each column's value from its own row."""
     places = pa.array([state.event for state in states], pa.int64())
     columns, lacks = [], {}
     for name in events.rows.column_names:

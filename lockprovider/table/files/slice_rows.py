@@ -181,6 +181,7 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock) -> None:
+        """Decode a block and collect its events in `part`; may raise `Corrupt` or `UnsupportedTable`."""
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block)
             return
@@ -211,6 +212,7 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock) -> None:
+        """Collect a block's deletes in `part`; a delete without an ordering value is `GONE`."""
         deletes = log_block.decode_deletes(block.content, block.path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
@@ -232,6 +234,7 @@ class _Gathered:
         self.order.append(order)
 
     def events(self) -> LogEvents:
+        """Join the collected events; keys are integers if all blocks have integer keys, else text."""
         rows = pa.concat_tables(self.rows or [self.columns.empty_table()]).combine_chunks()
         order = tuple(
             pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])

@@ -84,6 +84,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
+    """Yield each group's base64 filter; hash groups together unless a group is too large."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -114,6 +115,7 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
+    """Set the bits of `keys` in `bits`, sized for `room` keys."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -160,6 +162,7 @@ class BloomFilter:
 
     @classmethod
     def parse(cls, text: str) -> BloomFilter:
+        """Parse a footer's base64 text; raise `Corrupt` if damaged or of an unknown form."""
         with undamaged("a bloom filter in a footer cannot be read"):
             raw = base64.b64decode(text, validate=True)
             version, hashes, kind, bits = _HEADER.unpack_from(raw, 0)
@@ -188,6 +191,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
+        """Return a mask of `keys`: False where the file certainly lacks the key."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -289,6 +293,7 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
+    """Compute the hash parts that need no seed; keys must be sorted by length."""
     counts = lengths // 4
     firsts = tuple(int(np.searchsorted(counts, j, side="right")) for j in range(int(counts.max(initial=0))))
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))

@@ -40,6 +40,7 @@ class BucketIndex:
     fields: tuple[str, ...]
 
     def checked(self, key_fields: Sequence[str]) -> BucketIndex:
+        """Return this index; raise `InvalidRecords` for invalid columns or bucket count."""
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
@@ -117,6 +118,7 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
+    """Return the unsigned Java `List.hashCode` of the values of `fields` in each record key."""
     if len(key_fields) > 1:
         pattern = ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields))
         parts = pc.extract_regex(keys, f"(?s)^{pattern}$")

@@ -296,6 +296,7 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
+    """Yield a reason for each unknown or unsupported property, and for unusable writer settings."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:
@@ -327,6 +328,7 @@ def _refusal(settings: Mapping[str, str]) -> str:
 
 
 def _of_reads(config: TableConfig) -> Iterator[Reason]:
+    """Yield reasons against reads: an unsupported table version, timeline layout version or table type."""
     call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
     if config.version not in READABLE_VERSIONS:
         to_do = f"JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`"
@@ -340,6 +342,7 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
+    """Yield reasons against writes from the merge mode, metadata table, time zone, index and keys."""
     against = partial(Reason, reads=False)
     odd = properties.unknown_merge(config) if config.is_merge_on_read else properties.own_rule(config.raw)
     mode = config.effective_merge_mode
@@ -378,6 +381,7 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
 
 
 def _of_keys(config: TableConfig) -> Iterator[Reason]:
+    """Yield reasons against writes: no record key, an unknown key generator, or several ordering fields."""
     against = partial(Reason, reads=False)
     if not config.record_keys:
         yield against(_KEYS, "is empty; rows without a key cannot be updated")
@@ -393,6 +397,7 @@ def _of_keys(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_index(config: TableConfig) -> Iterator[Reason]:
+    """Yield reasons against writes: an unknown bucket engine, partition expressions, or columns outside the key."""
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:
         return

@@ -80,6 +80,7 @@ def decode_hfile(data: bytes, file_name: str) -> HFile:
 
 
 def _decode(data: bytes, file_name: str) -> HFile:
+    """Decode an HFile; raise `UnsupportedTable` for an unknown form, and any other error if damaged."""
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
         raise ValueError("it does not end as one")
@@ -103,6 +104,7 @@ def _decode(data: bytes, file_name: str) -> HFile:
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
+    """Return a block's magic, uncompressed content and end offset; ignore its checksums."""
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
     following = start + on_disk
@@ -129,6 +131,7 @@ def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes
 
 
 def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield a data block's keys and values; raise `ValueError` for an invalid entry."""
     at = 0
     while at < len(content):
         key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)
@@ -157,6 +160,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and value of each protobuf field; fixed-size values stay bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

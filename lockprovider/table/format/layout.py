@@ -188,6 +188,7 @@ class PartitionStyle:
         return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
 
     def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
+        """Yield a pair for each check: truthy if the value fails it, and the reason."""
         yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
         folder = self._folder(field, text)
         levels = folder.split("/")

@@ -82,6 +82,7 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
+    """Return a block's bytes with its magic; raise `ValueError` for 2 GiB or more."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -126,6 +127,7 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
+    """Decode the bytes between a block's sizes; raise `Corrupt` if damaged, `UnsupportedTable` if unknown."""
     with undamaged(f"log file {file_name!r} has a block that cannot be understood"):
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -142,6 +144,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
+    """Return a header's texts by key, and the offset at which the header ends."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     header: dict[int, str] = {}
@@ -173,6 +176,7 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 
 
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
+    """Return blocks in merge order; log compactions replace their sources, at the newest source's position."""
     order = list(by_instant)
     made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
@@ -220,6 +224,7 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
+    """Decode the rows of an Avro block; raise `UnsupportedTable` if its version is unknown."""
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -262,6 +267,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that turns a column's value into its Avro value; None if unneeded."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
@@ -346,6 +352,7 @@ def _decimal_bytes(value: Decimal) -> bytes:
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
+    """Decode a delete block; raise `Corrupt` if damaged, `UnsupportedTable` if of an unknown version."""
     with undamaged(f"log file {file_name!r} has a delete block that cannot be read"):
         version, length = _TWO.unpack_from(content, 0)
         if version != _CONTENT_VERSION:

@@ -157,6 +157,7 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
+    """Encode a requested rollback; its files to delete begin with `root`, as in Hudi's plans."""
     requests = [
         {
             "partitionPath": partition,
@@ -180,6 +181,7 @@ def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
 
 
 def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
+    """Return the Avro record of a completed rollback that deleted `paths`."""
     deleted = names_by_partition(paths)
     partitions = {
         partition: {
@@ -217,6 +219,7 @@ def victim_of(record: Mapping[str, str]) -> Victim:
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
+    """Return a file's write statistics for Avro; counts that are unknown here become 0."""
     zeros = dict.fromkeys(_ZERO_COUNTS, 0)
     return zeros | {
         "fileId": stat.file_id,
@@ -243,6 +246,7 @@ _ZERO_COUNTS = (
 
 
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
+    """Return a file's write statistics; missing counts become 0, a missing partition path `partition`."""
     previous = record.get("prevCommit")
     counts: dict[str, Any] = {name: record.get(avro) or 0 for name, avro in _COUNTS.items()}
     return WriteStat(

@@ -30,6 +30,7 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
+    """Yield the lines except blanks and comments; a final backslash joins the next line."""
     joined, continues = "", False
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -270,6 +271,7 @@ def encode_properties(config: TableConfig) -> bytes:
 
 
 def _fixed(config: TableConfig) -> dict[str, str]:
+    """Return default properties for the table's version; values in `config.raw` override them."""
     own = {
         "hoodie.table.initial.version": str(config.version),
         "hoodie.table.base.file.format": "PARQUET",
@@ -297,6 +299,7 @@ def _optional(config: TableConfig) -> dict[str, str]:
 
 
 def _stated(config: TableConfig) -> dict[str, str]:
+    """Return properties from the required fields and bucket index of `config`; they override `config.raw`."""
     buckets, index = dict[str, str](), config.bucket_index
     if index is not None:
         buckets = {
@@ -357,6 +360,7 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
 
 
 def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
+    """Return the table's bucket index or None; raise `Corrupt` if invalid."""
     if raw.get(INDEX, "").strip().upper() != BUCKET:
         return None
     buckets = number_at(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS

@@ -126,6 +126,7 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
+    """Return the Avro type of an Arrow type; raise `UnsupportedSchema` if none fits."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if types.is_decimal128(kind):
@@ -182,6 +183,7 @@ def stated_columns(text: str) -> pa.Schema:
 
 
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
+    """Convert an Avro field, and add its named types to `named`."""
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)
     options = [option for option in avro if option != "null"]
@@ -193,6 +195,7 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
+    """Return an Avro type's Arrow type and add its definitions to `named`; may raise `UnsupportedSchema`."""
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -208,6 +211,7 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
+    """Convert an Avro record, array or map and extend `named`; raise `UnsupportedSchema` for other types."""
     match avro["type"]:
         case "record":
             return pa.struct(

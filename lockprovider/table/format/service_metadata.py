@@ -84,6 +84,7 @@ def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
 
 
 def _clean_plan(record: Mapping[str, Any]) -> CleanPlan:
+    """Convert a clean plan's record; in each partition, the newer file list overrides the older."""
     paths = record.get("filePathsToBeDeletedPerPartition") or {}
     old = record.get("filesToBeDeletedPerPartition") or {}
     earliest = record.get("earliestInstantToRetain")
@@ -107,6 +108,7 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
+    """Encode a completed clean that deleted all files of `plan` in `took_ms` milliseconds."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -133,6 +135,7 @@ def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
 
 
 def encode_savepoint(savepoint: Savepoint) -> bytes:
+    """Encode a savepoint as its completed instant's content, with file names by partition."""
     partitions = {
         partition: {"partitionPath": partition, "savepointDataFile": list(names)}
         for partition, names in savepoint.files.items()
@@ -258,6 +261,7 @@ class ClusteringPlan:
 
 
 def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
+    """Encode a requested clustering; its file paths begin with `root`, as in Hudi's plans."""
     groups = [
         {
             "slices": [_slice_to_avro(planned, root) for planned in group.slices],
@@ -330,6 +334,7 @@ _COMPACTION_VERSION = 2
 
 
 def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
+    """Encode a requested compaction of these slices, with file names instead of paths."""
     planned = [
         {
             "baseInstantTime": one.base_instant,

@@ -102,6 +102,7 @@ class CommitHistory(list[Commit]):
     """
 
     def _repr_html_(self) -> str:
+        """Return an HTML table of the newest 50 commits, newest first, for notebooks."""
         names = "completion", "operation", "instant", "partitions", "files", "inserts", "updates", "deletes"
         rows: list[tuple[object, ...]] = []
         for commit in reversed(self[-_SHOWN:]):
@@ -167,6 +168,7 @@ def rows(
     """Read the rows into memory, with progress events; with `as_of`, a cleaned file raises at once."""
 
     def look() -> pa.Table:
+        """Read rows; if files are gone, raise Stale, or HistoryGone with `as_of`."""
         try:
             scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
             report = partial(table.report_each, "", "read file groups", total=len(scan_plan.slices))
@@ -183,6 +185,7 @@ def commits(table: TableContext) -> CommitHistory:
     """Read the completed writes on the timeline, oldest completion first; caches their metadata."""
 
     def look() -> CommitHistory:
+        """List the timeline, read commits; raise Stale if one was archived."""
         done = table.timeline().writes
         try:
             return CommitHistory(
@@ -280,6 +283,7 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
+        """List timeline and files, and plan the changes; raise Stale or HistoryGone if they vanished."""
         # A listing of several pages may lack the earlier of two commits. A second one has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()

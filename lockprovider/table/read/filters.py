@@ -91,6 +91,7 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
+        """Return a mask of the rows whose value is in `array`; null rows give null, and -0.0 equals 0.0."""
         array = self.array
         if len(array) == 0:  # Also of types that cannot be compared.
             return pc.if_else(pc.is_valid(column), False, pa.scalar(None, pa.bool_()))
@@ -116,6 +117,7 @@ class OneOf:
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
+        """Return an expression that holds for all rows in the list; None excludes no row."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -186,6 +188,7 @@ class Filter:
         return stack[0][0][0]
 
     def _mask(self, rows: pa.Table) -> Any:
+        """Evaluate all steps on these rows; return true, false or null for each."""
         stack: list[Any] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -206,6 +209,7 @@ def _columns_of(question: Question) -> Sequence[str]:
 
 
 def _mask_of(question: Question, rows: pa.Table) -> Any:
+    """Return true, false or null for each row; a pyarrow expression imports acero and pandas."""
     match question:
         case IsNull(column):
             mask = pc.is_null(rows.column(column))
@@ -226,6 +230,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
+    """Return expressions that hold for each row answered true, and false; None excludes no row."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -383,6 +388,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
+    """Return lists of tuples, a flat list as one; raise InvalidInput for any other form."""
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives
@@ -404,6 +410,7 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
 
 
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
+    """Convert a tuple into one step; raise InvalidInput unless column, sign and value fit."""
     column, sign, value = term
     misfit = f"filter {shown(term)} does not fit the table"
     if column not in schema.names:

@@ -184,6 +184,7 @@ def _exact(value: float | Decimal) -> Decimal:
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Position | None:
+    """Return the position of the nearest float, or None if no number; NaN raises LiteralMisfit."""
     if not _is_number(value):
         return None
     single = types.is_float32(kind)

@@ -162,6 +162,7 @@ def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
+    """Return columns and rule to merge, None without log files; UnsupportedTable for missing ordering columns."""
     if not any(file_slice.logs for file_slice in slices):
         return None
     rule = MergeRule.of(config)

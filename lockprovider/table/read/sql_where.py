@@ -123,6 +123,7 @@ class _Parser:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _question(self) -> Iterator[FilterStep]:
+        """Consume one question; return its steps, or raise InvalidInput with the position."""
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -157,6 +158,7 @@ class _Parser:
         return iter(steps)
 
     def _name(self) -> str:
+        """Consume and return a column name, unquoted; raise InvalidInput for any other token."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -169,6 +171,7 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
+        """Consume `like` and return its pattern; raise InvalidInput for non-text columns or a stray backslash."""
         if not types.is_string(kind):
             raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -184,6 +187,7 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
+        """Consume a bracketed list, leaving out values the column's type cannot hold; raises InvalidInput."""
         self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:
@@ -200,6 +204,7 @@ class _Parser:
     # -- literals ------------------------------------------------------------------------------------------------------
 
     def _literal(self, name: str, kind: pa.DataType) -> Position:
+        """Consume a literal; return its position among the column's values, or raise InvalidInput."""
         token, value = self._token, None
         word = token.value.lower() if token.kind == "word" else ""
         read: Callable[[str], Any] = _LITERALS.get(word or token.kind, str)

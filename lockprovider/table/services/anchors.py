@@ -70,6 +70,7 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 
 
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
+    """Create partitions and commit empty base files for `bare` buckets, with heartbeat; report the commit."""
     config, schema = table.config(), table.schema(timeline)
     local_writes = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
     with plans.claim_with_heartbeat(table, timeline) as begin:

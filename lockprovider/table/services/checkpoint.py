@@ -69,6 +69,7 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
+    """Store checkpoint and footer notes, delete an older checkpoint; may list files, or do nothing."""
     view = _complete_view(table, table.lock.look())
     if view is None:
         return

@@ -85,6 +85,7 @@ def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
+    """List files, then the timeline; return the policy's removals, not yet stored, and the timeline."""
     paths = tuple(entry.path for entry in table.data_files())  # First: a file without an instant never gets one.
     timeline, now_ms = table.listed_timeline(), table.clock.store_ms()
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)

@@ -110,6 +110,7 @@ def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
+    """Delete metadata table files older than its last 3 slices, then instants, completed ones last."""
     files = list(_files(table))
     first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 

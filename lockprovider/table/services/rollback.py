@@ -214,6 +214,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
+    """Delete dead instants' markers and heartbeats, dead intents, checkpoints of ended logs."""
     silent = plans.silent_begins(table)  # Before the timeline is listed: a write that begins in between is not in it.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())

@@ -135,6 +135,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
+    """List files, read base files' keys; raise UnsupportedTable if a row is in another bucket."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

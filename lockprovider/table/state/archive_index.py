@@ -41,6 +41,7 @@ def read_history(table: TableKnowledge) -> History:
 
 
 def _look(table: TableKnowledge) -> History:
+    """Read the manifest number; if changed, read and cache the manifest."""
     number, version = _number(table)
     history = table.history
     if number != history.number:
@@ -68,7 +69,7 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
 
 
 def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
-    """Read and cache the greatest begin and completion time of archived writes, and batches if `streams`.
+    """Read and cache the greatest times of archived writes and, if `streams`, each stream's last batch.
 
     Empty texts if nothing was archived; may raise `Corrupt`.
     """
@@ -91,7 +92,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
-    """Read whether `before` has all writes archived between it and `timeline` as completed; False if corrupt."""
+    """Read whether the archive has all writes of `before` off the timeline, and no others since; False if corrupt."""
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
     except Corrupt:
@@ -136,6 +137,7 @@ def _of_files(
     """
 
     def look() -> dict[str, T]:
+        """Read uncached files; a corrupt file of an outdated manifest raises `Stale`."""
         history = read_history(table)
         results = {name: cached[name] for name in history.files if name in cached}
         try:
@@ -154,7 +156,7 @@ def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file; raises `Corrupt` if it is missing, no Parquet file, or has more than `_MOST_ROWS` rows."""
+    """Open an archive file; raises `Corrupt` if it is missing, no Parquet file, or too large."""
     path = f"{HISTORY}/{name}"
     with _reading(path):
         file, filesystem = table.place.source(path, size)
@@ -167,7 +169,6 @@ def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Raise `Corrupt` if this archive file is damaged or missing; other errors of the store pass."""
     try:
         with reading(path):
             yield

@@ -66,7 +66,10 @@ def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, Co
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Read the last archived write's time in `order`; raise `HistoryGone` if `start` precedes it. Empty if none."""
+    """Read and return the last archived write's time in `order`, or an empty text.
+
+    Raises `HistoryGone` if `start` precedes it.
+    """
     digest = reach(table.knowledge)
     last = digest.completion if order is Order.COMPLETION else digest.begin
     if start < last:

@@ -1,6 +1,6 @@
 """Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
 
-A checkpoint is valid while the log in the lock record reaches back to its position.
+A checkpoint is valid while the log in the lock record reaches back to its position. `services.checkpoint` writes them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """Decode a checkpoint; None for invalid bytes or another version: then list the table."""
+        """Decode a checkpoint; None for invalid bytes or another version."""
         try:
             most = plausible(data)
             fields = parse_json(inflate(data, most=most), most=most, items=most)
@@ -107,7 +107,10 @@ class Checkpoint:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Return begin and completion of completed writes by action, and the file names of other instants."""
+    """Return begin and completion of completed writes by action, and the file names of other instants.
+
+    Drops pending states of completed ones.
+    """
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:
         if instant in unsure:
@@ -134,7 +137,6 @@ def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[In
 
 
 def _slice(partition: str, path: str, size: int, rows: Iterable[tuple[str, int, str]]) -> FileSlice:
-    """Make the file slice of a stored row: base path or empty, its size, logs."""
     logs = tuple(
         SliceLog(file, as_text(name, "a log"), as_whole(taken, "its size"), as_text(done, "its completion"))
         for name, taken, done in rows

@@ -54,7 +54,7 @@ class TimelineClock:
         self._asked_s = -_BELIEVED_S
 
     def now_ms(self) -> int:
-        """Return this machine's epoch ms, or the store's if its clock is more than `_DIFFERS_MS` behind.
+        """Return this machine's epoch ms, or the store's if the store's clock is over `_DIFFERS_MS` behind.
 
         While the clocks differ, it logs that once, and asks the store each minute.
         """
@@ -189,7 +189,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Return an HTML summary for notebooks; it shows a store or table error."""
+        """Return an HTML summary, also of a store or table error."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -357,7 +357,8 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Timeline | None]:
     """Return the properties to begin a write with and, if `pinned`, the timeline; may raise `UnsupportedTable`.
 
-    Unless `pinned`, these are the properties last seen, if any. If they refuse a write, it lists the table.
+    `pinned` reads the table. Else it takes the properties last seen, if any; if they refuse a write, it lists the
+    table.
     """
     view = table.now() if pinned else None
     config = table.knowledge.config if view is None else view.config
@@ -404,7 +405,10 @@ def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]:
-    """Return the slices to sample: at first up to `_COMPARED`, spread over all; later the newest, unless compared."""
+    """Return the slices to sample; reads the table.
+
+    At first up to `_COMPARED`, spread over all; later the newest, unless compared.
+    """
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((slice_ for slice_ in snapshot.slices if slice_.path), key=lambda slice_: slice_.begin)
     if spellings.compared:

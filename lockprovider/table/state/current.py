@@ -45,7 +45,7 @@ _OLD = 8  # pending writes, listed one by one
 
 
 class CurrentState:
-    """The reader of one open table's current state; uses and extends the process's cache. Thread-safe."""
+    """The reader of one open table's current state, through the process's cache. Thread-safe."""
 
     def __init__(self, lock: Lock, knowledge: TableKnowledge, *, by_metadata: bool = False) -> None:
         self._by_metadata = by_metadata
@@ -152,7 +152,10 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` lacks the last `_LATE` writes of `before`, unless archived or undone."""
+        """Raise `TableReplaced` if `listed` lacks all last `_LATE` writes of `before`.
+
+        Not if archived, undone or not stored yet: it reads record and archive.
+        """
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
             return
@@ -170,9 +173,10 @@ class CurrentState:
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the lock record and return the table by its log, listed if needed or `listed`; caches the view.
+        """Return the table by the lock record's log, listed if needed or `listed`; caches the view.
 
-        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not.
+        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not. None:
+        read it.
         """
         decided = record is not None
         record = record or self._record()
@@ -230,7 +234,7 @@ class CurrentState:
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """Read the lock record; None if there is none, or if it or its log is damaged."""
+        """Read the lock record; None without one, or if it or its log is damaged."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
@@ -261,7 +265,7 @@ class CurrentState:
         return metadata
 
     def batches_newest_first(self, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-        """Yield commits with their streams' batches, newest first, then each stream's last archived batches."""
+        """Read and yield commits with their streams' batches, newest first, then streams' last archived batches."""
         for instant in reversed(timeline.writes):
             yield instant, batches_by_stream(self.metadata_of(instant).extra)
         yield from last_archived_batches(self._knowledge)
@@ -293,7 +297,7 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the latest slices of `timeline` among `files` (None: the files of now); caches none.
+        """Return the latest slices of `timeline` among `files` (None: the files of now); caches no slices.
 
         Reads commits that ended file groups, and the archive for completion times of logs.
         """
@@ -369,8 +373,8 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """Read the lock record, and return the snapshot for readers if its log is enough; None: list the files.
 
-        None also after a commit made without the lock. It looks for such commits at the end of the timeline, and once a
-        minute among the last `_RECENT`.
+        None also if a decided commit is not stored yet, or after one made without the lock. It looks for the latter at
+        the end of the timeline, and once a minute among the last `_RECENT`.
         """
         record = self._record()
         view = self.view_by_log(record)
@@ -406,7 +410,6 @@ def _begin_of_recent(timeline: Timeline) -> str:
 
 
 def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
-    """Return whether `listed` has one of the writes, or a later rollback or restore."""
     if any(listed.written_at(write.begin) is not None for write in reversed(writes)):
         return True
     ends = (Action.ROLLBACK, Action.RESTORE)
@@ -414,7 +417,7 @@ def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
 
 
 def _decisions(record: LockRecord | None) -> Decisions:
-    """Return the log and pending publishes of a lock record, for `visible_part`; empty without a record."""
+    """Return the log and pending publishes of a lock record, for `visible_part`."""
     if record is None:
         return Decisions()
     unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.all_pending)))

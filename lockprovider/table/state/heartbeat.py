@@ -89,7 +89,10 @@ def claim(store: Store, begin: str) -> Version | None:
 def last_beats(
     store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
-    """Record and return the last beats of `suspects` (None: all), and the time now, in ms of one clock."""
+    """List heartbeats; return last beats by begin time, and the time now, in ms of one clock.
+
+    In a local folder it records versions, and reads the files of `suspects` (None: all).
+    """
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
     if store.kind != _LOCAL:
@@ -152,7 +155,7 @@ class WriterHeartbeat:
         return self._is_started
 
     def start(self) -> bool:
-        """Create the file, then start the thread; False, and no thread, if another writer has the file.
+        """Create the file, then start the thread; False, and no thread, if another writer has it.
 
         After an error the instant must not begin.
         """
@@ -179,7 +182,7 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Start a thread that renews another process's file."""
+        """Start the thread, which renews an existing file, first after half an interval."""
         self._is_started = True
         self._thread.start_later(self._settings.interval_s / _BEATS_PER_INTERVAL)
 

@@ -90,7 +90,7 @@ class ListingState:
 
 @dataclass(frozen=True, slots=True)
 class KeySpellings:
-    """Key spellings of files up to begin time `compared`, with samples (True: it names its column)."""
+    """One key by spelling (True: it names its column), from files up to begin time `compared`."""
 
     compared: str = ""
     samples: Mapping[bool, str] = field(default_factory=dict)
@@ -106,8 +106,10 @@ class TableKnowledge:
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
     A log has only its own clients' commits, without pending instants: no view of a table with a pending service is
-    cached. A rollback of another's write, a clean, a restore, changed properties and every JVM writer end it. Two
-    exceptions: the partitions with a metafile, and the files of a blind write.
+    cached. A rollback of another's write, a clean, a restore, changed properties and every JVM writer end it.
+
+    Two hints replace reads: the partitions with a metafile; and the files of a blind write, whose commit conflicts if
+    one was replaced.
     """
 
     def __init__(self, place: TablePlace) -> None:

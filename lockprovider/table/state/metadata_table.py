@@ -1,4 +1,4 @@
-"""Read the metadata table, a merge-on-read table of HFiles in `.hoodie/metadata`, and the files that it lists.
+"""Read the metadata table: a merge-on-read table of HFiles in `.hoodie/metadata` that lists the files.
 
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """

@@ -118,7 +118,8 @@ def earliest_retained(
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
     """Return the begin times of one file group's slices to keep; appends `replaced_by`, if any, to `begins`.
 
-    `begins`: oldest first. `since`: readers need the slices from then on, and the one before.
+    `begins`: oldest first. `since`: readers need the slices from then on, and the one before; None: all, but for
+    `KeepVersions`.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
@@ -135,10 +136,7 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
 def _committed(
     timeline: Timeline, paths: Iterable[str], archived: Mapping[str, str]
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
-    """Return begin time and paths of each file group's completed slices, oldest first.
-
-    Logs belong to the last slice that began before they completed.
-    """
+    """Return begin time and paths of each file group's completed slices, oldest first."""
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []
     for group, file, path in data_files_in(paths):
@@ -242,7 +240,7 @@ class ArchivalPlan:
 
 
 def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
-    """Return the number of writes to archive."""
+    """Return the number of writes to archive; those since `earliest`, and one before, stay."""
     count = len(timeline.writes)
     needed = sum(write.begin > earliest for write in timeline.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
@@ -250,7 +248,7 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """Return the oldest instants to archive now: at most `at_most` writes, with cleans and rollbacks between."""
+    """Return the oldest instants to archive: at most `at_most` writes, with cleans and rollbacks before the last."""
     writes = sorted(facts.now.writes, key=lambda instant: (instant.begin, instant.completion or ""))
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]
     if not candidates:
@@ -297,7 +295,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(timeline: Timeline, begin: str) -> str:
-    """Return the begin time of the last write before `begin` without a savepoint; empty if there is none."""
+    """Return the begin time of the last write before `begin` without a savepoint, or an empty text."""
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     return max(
         (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""

@@ -108,7 +108,10 @@ def bytes_of(slice_: FileSlice) -> int:
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Yield lists of two or more small slices of one partition to join, oldest first, each as large as allowed."""
+    """Yield lists of two or more small slices of one partition to join, oldest first.
+
+    Each has about the target size, or `_SORTED_FILES` times that to sort.
+    """
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
     for slice_ in sorted(

@@ -1,4 +1,4 @@
-"""The timeline: all instants of one listing, and the part of them that readers use."""
+"""The timeline, and the part of it that readers use."""
 
 from __future__ import annotations
 
@@ -84,19 +84,19 @@ class Timeline:
 
     @cached_property
     def latest_time(self) -> str:
-        """The largest begin or completion time; empty if there is none."""
+        """The largest begin or completion time, or an empty text."""
         times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
         return max(times, default="")
 
     @cached_property
     def latest_completed_time(self) -> str:
-        """The largest time of a completed instant; empty if there is none."""
+        """The largest time of a completed instant, or an empty text."""
         done = (instant for instant in self.instants if instant.is_completed)
         return max((time for i in done for time in (i.begin, i.completion) if time), default="")
 
     @cached_property
     def latest_completed_begin(self) -> str:
-        """The latest begin time of a completed instant; empty if there is none."""
+        """The latest begin time of a completed instant, or an empty text."""
         return max((instant.begin for instant in self.instants if instant.is_completed), default="")
 
     @cached_property
@@ -112,7 +112,7 @@ class Timeline:
 
     @cached_property
     def besides_commits(self) -> tuple[Instant, ...]:
-        """All instants whose action is not `commit` (but also deltacommits and replacecommits); in no order."""
+        """All instants of actions other than `commit`, such as `deltacommit`; in no order."""
         return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
 
     @cached_property
@@ -244,7 +244,7 @@ def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict
 
 
 def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
-    """Return the files named by a clock outside UTC, which a wrong clock or copy resembles."""
+    """Return the files named in local time; a wrong clock or a copy looks alike."""
     return [name for name, drift_ms in drifts.items() if abs(drift_ms) > ZONE_MS / 2]
 
 
@@ -301,7 +301,6 @@ def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = 
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
-    """Return `listed` before the first completed instant in `decided` that it lacks."""
     done = (instant for instant in decided if instant is not None and instant.is_completed)
     missing = next((instant for instant in done if instant.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

@@ -1,4 +1,4 @@
-"""Versions: the names that a caller may give a state of the table, the same for all verbs.
+"""Versions: the names of a state of the table, for all verbs.
 
 A version is a commit's result or a time. 17 digits are a commit's completion time, else a commit's begin time, else any
 time. Begin times of archived commits are unknown; name those by their completion.
@@ -50,7 +50,7 @@ def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: 
 
 
 def check_version(version: TableVersion) -> None:
-    """Raise `InvalidInput` if `version` cannot name a version, whatever commits exist."""
+    """Raise `InvalidInput` if `version` cannot name a version."""
     if not isinstance(version, DoneCommit):
         AsOf.of(version)
 

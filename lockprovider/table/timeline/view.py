@@ -149,7 +149,7 @@ class FileSlice:
         return frozenset([self.begin, *(log.file.begin for log in self.logs)])
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
-        """Return a copy with those of `logs` that completed at its base's begin or later."""
+        """Return a copy whose logs are those of `logs` that completed at its base's begin or later."""
         own_logs = in_merge_order(log for log in logs if log.completion >= self.base)
         return replace(self, logs=own_logs) if self.path else FileSlice.of_logs(self.partition, self.file_id, own_logs)
 
@@ -198,7 +198,6 @@ class Snapshot:
     slices: tuple[FileSlice, ...]
 
     def _repr_html_(self) -> str:
-        """Return an HTML summary for notebooks."""
         logs = sum(len(slice_.logs) for slice_ in self.slices)
         return html_facts(
             "Snapshot",

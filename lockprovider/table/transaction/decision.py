@@ -94,7 +94,7 @@ class Basis:
         return tuple(done) if self.may_overlap(proposal) else ()
 
     def may_overlap(self, proposal: Proposal) -> bool:
-        """Return whether a completed write can touch the same data: not if this one only adds file groups."""
+        """Return whether a completed write can touch the same data: not if only new file groups are compared."""
         if self.snapshot is not None or proposal.compares_keys or proposal.buckets:
             return True
         fresh = not proposal.metadata.replaced and all(stat.prev_commit is None for stat in proposal.metadata.all_stats)
@@ -246,7 +246,7 @@ def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> Concu
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
-    """List and read the markers of the write `begin`; return the file groups that they announce."""
+    """List and read a write's markers; return the file groups that they announce."""
     markers: list[Marker] = []
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
@@ -272,7 +272,7 @@ class LaterCommits:
         notes: commits with their batches of streams, newest first.
         latest_first: the commits, newest first.
         others: the operations whose file groups are compared.
-        refuse_broken: raises if the write's snapshot does not exist any more.
+        refuse_broken: raises if the write's snapshot is gone.
     """
 
     notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
@@ -294,7 +294,7 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overwrite in `others` of what an overwrite replaces, too; None for other operations.
+    """Return the first overwrite in `others` of what an overwrite replaces, too; else None.
 
     Two overwrites of an empty partition replace no file group in common.
     """
@@ -310,7 +310,7 @@ def _second_overwrite(operation: ConcurrentOperation, others: Sequence[Concurren
 
 
 def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Raise `WriteConflict` if the table has columns that the write does not know, and would drop."""
+    """Raise `WriteConflict` if the table has columns that the write would drop."""
     for other, metadata in latest_first:
         if metadata.schema_json:
             if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != proposal.columns:
@@ -377,7 +377,7 @@ class KeyCheck:
                     )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Yield the keys in both of each new file and file in `stats` that holds inserts."""
+        """Yield, for each pair of a new file and one in `stats` with inserts, the keys in both."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
@@ -413,7 +413,7 @@ def encode(proposal: Proposal) -> bytes:
 
 
 def decode(body: bytes) -> Proposal:
-    """Decode an intent's body; raises `ValueError`, `KeyError`, `TypeError` or `Corrupt` if it is no proposal."""
+    """Decode an intent's body; may raise `ValueError`, `KeyError`, `TypeError` or `Corrupt`."""
     head, _, data = body.partition(b"\n")
     header = parse_object(head, most=_LARGEST)
     return Proposal(
@@ -513,7 +513,7 @@ class TableDecider:
     def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata]:
         """Cache and return the instant and metadata in this log entry; raise `JudgeAnew` without valid bytes.
 
-        Bytes cached before do not count instead: all processes must judge alike.
+        Cached bytes do not replace missing ones: all processes must judge alike.
         """
         name = _name(entry)
         instant = parse_instant(name)

@@ -5,11 +5,11 @@
 - ASKED -> REFUSED -> ASKED: tried again after a conflict
 - any state -> OVER: a rollback
 
-All instants completed on a timeline read after `.requested` was created began earlier. So the instant began after all
-in older snapshots, and is pending in newer ones. JVM writers judge by that.
+`start` reads the table after it has created `.requested`, and begins anew unless all completed instants began earlier.
+So the instant began after all in older snapshots, and is pending in newer ones. JVM writers judge by that.
 
 A write of the lock record decides a commit. The writer holds the lock if the log does not cover the table, if other
-writers cannot judge the commit, if the record is too small for it, or if there is a metadata table.
+writers cannot judge the commit, if the record is too small for it, if it has `carried_keys`, or for a metadata table.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """
@@ -185,7 +185,7 @@ class Started:
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove the instant and its files unless it is completed, then stop the heartbeat; swallows store errors.
+        """Remove instant and files unless it is completed, and its heartbeat; swallows store errors and `NotAcquired`.
 
         `files`: all files, removed without the lock if no other process may roll it back. None: unknown; acquires the
         lock.
@@ -234,7 +234,7 @@ def _take(
     """Create the instant's pending files, inflight in the background, read the table, and return the instant.
 
     If its begin time, chosen at `chosen_s`, is invalid, it stops the heartbeat, removes the files, and returns the
-    timeline read, or raises `PropertiesChanged`. Another error leaves the files to a cleaner.
+    timeline read, or raises `PropertiesChanged`. Another error stops the heartbeat, and leaves the files to a cleaner.
     """
     requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
     plan, profile = encode_replace_pending(kind.operation) if kind.action is Action.REPLACECOMMIT else (b"", b"")
@@ -263,7 +263,10 @@ def _take(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants."""
+    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants.
+
+    If `is_eager`, list it, and record nothing.
+    """
     if table.settings.is_eager:
         view = table.now(listed=True)
         return view, view.timeline
@@ -347,9 +350,9 @@ class Committing:
         raise Aborted(f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again")
 
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
-        """Remove the planned clustering that caused this conflict, under the lock, if its maker is dead.
+        """Remove under the lock the planned clustering that caused this conflict, if its dead maker was to run it.
 
-        Only one that its maker was to run itself. Returns whether it is not pending any more.
+        Returns whether it is not pending any more.
         """
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
@@ -421,7 +424,8 @@ class Committing:
     def _try_held(self, unknown: PublishUnknown | None) -> str | _Undecided:
         """Acquire the lock and publish as `_commit_under`; `unknown`: of an earlier try that may still be decided.
 
-        Then a refusal repeats it once with the log ended, so that no other writer decides a posted intent later.
+        Then a refusal repeats it once with the log ended, so that no writer decides a posted intent later; if store or
+        lock fails, it raises `unknown`.
         """
         try:
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
@@ -433,6 +437,7 @@ class Committing:
             raise
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
+        """Report the wait, acquire the lock, and add to the seconds waited."""
         table = self._table
         asked_s = table.world.monotonic_s()
         table.report("lock_wait", self._proposal.begin)
@@ -441,7 +446,7 @@ class Committing:
         return lease
 
     def _commit_under(self, lease: Lease) -> str | _Undecided:
-        """Judge and publish under this lease, always release it; if published, return the completion time."""
+        """Judge and publish under this lease, then release it; if published, finish, and return the completion time."""
         table, begin = self._table, self._proposal.begin
         try:
             table.report("lock_held", begin, epoch=lease.epoch)
@@ -491,7 +496,7 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """Read the table now, and the commits that the validation needs."""
+        """Read the table now, listed if the log changed since the start, and the commits that the validation needs."""
         table = self._table
         view = table.now(record)
         if not view.listed and view.log != self._started.view.log:

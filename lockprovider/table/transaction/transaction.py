@@ -166,7 +166,10 @@ class Transaction:
         return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record this stream batch for the commit; raises `AlreadyCommitted`, `WrongCheckpoint`, `InvalidRecords`."""
+        """Record this stream batch, then look for it in the table.
+
+        Raises `AlreadyCommitted`, `WrongCheckpoint`, `InvalidRecords`.
+        """
         if self._batch_id not in (None, batch_id):
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
         self._batch_id = batch_id
@@ -218,7 +221,7 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """If it `may_be_blind` and has not begun: write missing anchors, and write blindly from now on."""
+        """If it `may_be_blind` and has not begun: write missing anchors, forget the timeline, and write blindly."""
         if self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
             self._is_blind, self._timeline = True, None
@@ -286,9 +289,10 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Record all written data files, once, after they are stored; write an overwrite's missing anchors.
+        """Begin if not begun, and record all written data files, once, after they are stored.
 
-        Raises `InvalidRecords` for a file group that this commit replaces, or a wrong bucket.
+        Writes an overwrite's missing anchors. Raises `InvalidRecords` for a file group that this commit replaces, or a
+        wrong bucket.
         """
         self.ensure_begun()
         files = tuple(stats)
@@ -391,7 +395,10 @@ class Transaction:
         return proposal, basis
 
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
-        """Check new keys against the table; return the check to repeat at the commit, None with buckets."""
+        """Check new keys against the table; return the check to repeat at the commit, None with buckets.
+
+        Lists the timeline, reads keys; may raise `InvalidRecords`, `WriteConflict`.
+        """
         if self.config.is_merge_on_read:
             raise InvalidRecords(
                 "check_keys needs a copy-on-write table: merge-on-read has keys in log files, too; upsert instead"
@@ -601,6 +608,7 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
+    """Read the table's properties; raise `TableExists` if they contradict `config`."""
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
     names += ["hive_style", "url_encode"] if config.partition_fields else []

@@ -114,6 +114,7 @@ def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _check(clause: Clause, writer: GroupWriter) -> None:
+    """Raise InvalidInput for a malformed clause, InvalidRecords if it sets unknown, key or partition columns."""
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     values = {} if isinstance(clause, MatchedDelete) or clause.values is None else clause.values

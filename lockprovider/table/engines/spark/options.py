@@ -224,6 +224,7 @@ _CDC = "set changes=true instead, which adds the column _operation with the kind
 
 
 def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
+    """Translate Hudi's read options into this source's; raise InvalidInput for unsupported or contradictory ones."""
     translated: dict[str, str] = {}
     kind = lowered.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
@@ -272,6 +273,7 @@ def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
 
 
 def _check_key(key: str, value: str) -> None:
+    """Raise InvalidInput unless a read may ignore this option; `value` is stripped, in lower case."""
     if key in _WITHOUT_EFFECT_ON_READS:
         if (accepted := _WITHOUT_EFFECT_ON_READS[key]) and value not in accepted:
             instead = _INSTEAD_OF.get(key, f"use {' or '.join(accepted)}, or leave it out")
@@ -392,7 +394,7 @@ class HudiWrite:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Return the operation that the option and the save mode name together; may raise `InvalidInput`."""
+    """Return the write's operation: with `overwrite`, most options replace all rows; may raise InvalidInput."""
     known = {operation.value: operation for operation in WriteOperation} | {"bulk_insert": WriteOperation.INSERT}
     operation = WriteOperation.UPSERT if keyed else WriteOperation.INSERT
     if option is not None:

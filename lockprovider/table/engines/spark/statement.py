@@ -119,6 +119,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
+    """Raise InvalidInput unless sqlglot parses the whole text as one statement of this kind."""
     text = reader.text
     try:
         statements = sqlglot.parse(text[: reader.tokens[-1].end + 1], dialect=_DIALECT)
@@ -261,6 +262,7 @@ class _Reader:
                 return tuple(values.items())
 
     def columns_of(self, target: Target) -> tuple[str, ...]:
+        """Consume a bracketed list of target columns; return their names."""
         self.need("(")
         columns = [self.column_of(target)]
         while self.took(","):
@@ -270,6 +272,7 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
+    """Parse MERGE from INTO on, consuming all tokens; raise InvalidInput with the position of misfits."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -287,6 +290,7 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
+    """Consume MERGE's source; return its text and alias, or raise InvalidInput for a nameless query."""
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -330,6 +334,7 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
+    """Consume and return one WHEN clause; raise InvalidInput for BY SOURCE or an unfitting verb."""
     reader.need("WHEN")
     start, is_insert = reader.at, reader.took("NOT")
     reader.need("MATCHED")
@@ -354,6 +359,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
+    """Consume `(columns) VALUES (values)`; return pairs, or raise InvalidInput if counts differ or columns repeat."""
     columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
@@ -368,6 +374,7 @@ def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
 
 
 def _update(reader: _Reader) -> UpdateStatement:
+    """Parse UPDATE after its first word, consuming all tokens."""
     target = reader.target()
     reader.need("SET")
     values = reader.assignments(target, "WHERE")
@@ -385,6 +392,7 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
+    """Parse INSERT from its second word on, consuming all tokens; raise InvalidInput for unsupported clauses."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")
@@ -451,6 +459,7 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
+        """Run jobs that merge the source into the transaction, which the view shows; raises InvalidInput."""
         keys = self._txn.config.identifying
         on = {self._column(name): source_column for name, source_column in statement.on}
         if {*on} != {*keys}:
@@ -514,6 +523,9 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
+        """Write the rows that an UPDATE changes, with new values, as upserts into the transaction. Raises `InvalidRecords`
+        if it sets key or partition columns.
+        """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
             raise InvalidRecords(
@@ -545,6 +557,7 @@ class StatementRun:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
+        """Insert queried rows, or overwrite all, in the transaction, which the view shows; raises InvalidInput."""
         rows = self._query(statement.query)
         if not statement.by_name:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names

@@ -109,6 +109,7 @@ def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
 
 
 def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.Table:
+    """Read a slice's columns, merged with its log files."""
     if not file_slice.logs:
         return read_as(writer.place.read(file_slice.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
@@ -148,6 +149,7 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
     """Make a function that yields each row's change; `values[clause]` names the column of new values, None deletes."""
 
     def run(batches: Batches) -> Batches:
+        """Yield the changes of each batch, clause by clause; rows without a clause yield none."""
         for batch in batches:
             for number, name in enumerate(values):
                 selected = batch.filter(pc.equal(batch.column(CLAUSE), number))
@@ -268,6 +270,7 @@ def rewriter(
     """
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+        """Write the group's next file, or a new group's first; return its statistics, if any."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)

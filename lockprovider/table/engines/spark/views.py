@@ -101,6 +101,7 @@ def sql(
 
 
 def _writable_view(spark: SparkSession, name: str) -> RegisteredView:
+    """Return the registered view; raise InvalidInput if none, or not of the whole present table."""
     views = _VIEWS.get(spark, {})
     view = views.get(name.lower())
     if view is None:

@@ -123,8 +123,9 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Append the tail, sync the temporary file, link it into place if the name is free; remove it even on error.
-        Returns `UploadGone` if missing.
+        """Append the tail, sync the temporary file, and link it into place if free; remove it even on error.
+
+        Returns `UploadGone` if it is missing.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():

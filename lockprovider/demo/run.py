@@ -447,9 +447,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Pass a step or event to its role's track, and mark a rolled-back instant in each track that has it. A step's role
-    must exist.
-    """
+    """Pass a step or event to its role's track, and mark a rolled-back instant in each track that has it."""
     if isinstance(item, Step):
         tracks[role].step = item
         return

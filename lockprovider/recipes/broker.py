@@ -175,9 +175,7 @@ class Service:
             open_socket.close()
 
     def _accept(self) -> None:
-        """Admit each peer that connects, until closed; on failure to accept or admit one, log a warning once, and try
-        again each second.
-        """
+        """Admit each peer that connects, until closed; a failure is logged once, and tried again each second."""
         is_failing = False
         while True:
             try:

@@ -133,8 +133,9 @@ class Difference:
 
 
 def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]:
-    """Yield the innermost differences of two JSON values, with `/key/index` paths below `where`; lists compare by index,
-    and a missing value is `NOT_THERE`.
+    """Yield the innermost differences of two JSON values, with `/key/index` paths below `where`.
+
+    Lists compare by index; a missing value is `NOT_THERE`.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):

@@ -363,8 +363,9 @@ class LogReader(ProcessBound):
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            """Update `fields` with position, log id, next `rev` and, on open, next `epoch`; return their JSON. Raises
-            `Fenced` if another process opened the reader.
+            """Update `fields` with position, log id, next `rev` and, on open, next `epoch`; return their JSON.
+
+            Raises `Fenced` if another process opened the reader.
             """
             stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and stored["epoch"] != self.epoch:

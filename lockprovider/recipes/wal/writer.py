@@ -40,7 +40,8 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations into as many slots as needed, directly or by a broker; forget bundles' numbers, even on error.
+        """Write operations into as many slots as needed; forget bundles' numbers, even on error.
+
         Returns results grouped like `operations`.
         """
         results: list[Any] = []

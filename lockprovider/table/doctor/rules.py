@@ -398,9 +398,7 @@ def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
 
 
 def _archive(facts: Facts) -> _Found:
-    """Yield findings of an archive fault, of archived instants still on the timeline (worse if they hide commits), and of
-    too many unarchived commits.
-    """
+    """Yield findings of archive faults, archived instants still on the timeline, and too many unarchived commits."""
     mend, left, hidden = "run `lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
         yield _WRONG, facts.archive_fault, "restore it from a copy; reads of the latest snapshot do not need it"

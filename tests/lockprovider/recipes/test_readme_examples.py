@@ -80,16 +80,6 @@ def test_log_example_keeps_offsets_when_a_batch_is_repeated(folder) -> None:
     assert [one["batch"] for one in told] == [0, 1, 2]
 
 
-def test_queue_example_stores_large_bodies_next_to_the_queue(folder) -> None:
-    queue = lockprovider.queue.create(f"file://{folder}/large.json")
-    (folder / "backfill-bodies").mkdir()
-    loaded: list[bytes] = []
-    large = bytes(1 << 20)
-    run("bodies.put_if_absent", {"queue": queue, "large": large, "load": loaded.append}, folder)
-    assert loaded == [large]
-    assert not [*(folder / "backfill-bodies").iterdir()]
-
-
 def test_election_example_refuses_a_deposed_compactor(folder, capsys) -> None:
     names = run("election = lockprovider.election.open(", {"lockprovider": lockprovider}, folder)
     assert capsys.readouterr().out.startswith("vm-7 ")

@@ -523,8 +523,9 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Write the rows that an UPDATE changes, with new values, as upserts into the transaction. Raises `InvalidRecords`
-        if it sets key or partition columns.
+        """Write the rows that an UPDATE changes as upserts into the transaction.
+
+        Raises `InvalidRecords` if it sets key or partition columns.
         """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):

@@ -165,7 +165,10 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[str]]:
-    """Return the commands and options that may follow each sequence of commands, from `path` on."""
+    """Return the subcommands and `--options` that may follow each sequence of commands.
+
+    `path`: the sequence that leads to `parser`.
+    """
     words, words_by_path = list[str](), dict[tuple[str, ...], list[str]]()
     for action in parser._actions:  # noqa: SLF001
         words += [option for option in action.option_strings if option.startswith("--")]

@@ -127,7 +127,10 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dic
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Version, attempt: str) -> None:
-    """Send the write up to 8 times; raise unless it is refused."""
+    """Send a write that the store must refuse; retry unclear answers with delays.
+
+    Raises if it is applied, or `Unavailable` after 8 unclear answers.
+    """
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)
         if isinstance(answer, ConditionFailed):

@@ -156,7 +156,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List the instants, or read the lock's audit and draw them into an SVG file."""
+    """List the last instants or, if `svg` is given, draw them and the audited lock holdings into that file."""
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)

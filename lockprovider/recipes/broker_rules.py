@@ -101,7 +101,7 @@ def without_bundle(operation: Any) -> Any:
 
 
 def offers_of(named: object) -> dict[str, Offer]:
-    """Return the brokers that an object names, by host."""
+    """Return brokers by host from a mapping of hosts to text pairs, without malformed entries; {} for other values."""
     if not isinstance(named, Mapping):
         return {}
     offers = {}

@@ -297,7 +297,10 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
 
 
 def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
-    """Return method, query, headers and body of the request, without its condition."""
+    """Return method, query, headers and body of the request, without its condition.
+
+    `sealed`: headers to add to whole writes and upload starts.
+    """
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
             return "PUT", "", {**_described(request.the_write()), **sealed}, request.data

@@ -139,7 +139,10 @@ def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
 
 
 def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
-    """Convert an Avro record to commit metadata; other instants, by their file names, need none of its fields."""
+    """Convert an Avro record to commit metadata.
+
+    KeyError: a field is missing that this kind of instant, by its file name, needs.
+    """
     if missing := [name for name in _NEEDED.get(file_name.rpartition(".")[2], ()) if name not in record]:
         raise KeyError(*missing)
     extra = dict(record.get("extraMetadata") or {})

@@ -184,7 +184,10 @@ def _exact(value: float | Decimal) -> Decimal:
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Position | None:
-    """Return the position of the nearest float, or None if no number; NaN raises LiteralMisfit."""
+    """Return the nearest float's position, exact even if rounded; beyond the range, the largest float or -inf, inexact.
+
+    None: no number. NaN raises LiteralMisfit.
+    """
     if not _is_number(value):
         return None
     single = types.is_float32(kind)

@@ -88,9 +88,9 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Roll back `victim` under this lease, or finish its planned rollback: delete files, states, heartbeat.
+    """Roll back `victim` or finish its rollback: delete its metadata-table listing, files, pending states, heartbeats.
 
-    `fenced`: publish the plan under the lease, since the victim's writer may be alive.
+    `fenced`: its writer may live; plan under `lease`.
     """
     files = files_of(table, victim)
     begin = pending_rollback_of(table, timeline, victim)

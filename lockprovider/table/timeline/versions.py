@@ -89,7 +89,10 @@ def refuse_none(version: TableVersion | None) -> None:
 
 
 def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: LastArchived) -> Instant:
-    """Return the last commit of a version, or of the table if None; may raise `InvalidInput` or `HistoryGone`."""
+    """Return the last commit at `version`, or of the table if None.
+
+    HistoryGone: no such commit. InvalidInput: `version` counts by begin, not by completion.
+    """
     if version is None:
         if not timeline.writes:
             raise HistoryGone("the table has no commit; write some rows first")

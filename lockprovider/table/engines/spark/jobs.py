@@ -198,9 +198,9 @@ def keyed_changes(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe upserts, deletes, or both in `tasks.change_schema`, without a job.
+    """Describe upserts, deletes, or both lazily in `tasks.change_schema`; raise for unfit columns.
 
-    `whole`: upserts must have all columns. `valued`: the deletes' ordering values count.
+    `whole`: refuse missing upsert columns, else null. `valued`: deletes' ordering values count.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []

@@ -160,7 +160,10 @@ def _numbered(operation: LogGiven) -> ProducerNumber | None:
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
-    """Group operations, in order, into slots of up to 4 MiB of appended data; a seal or a larger append gets one alone."""
+    """Group operations, in order, into slots of up to 4 MiB of appended data.
+
+    A seal or a larger append gets a slot alone.
+    """
     batch: list[LogGiven] = []
     size = 0
     for each in operations:

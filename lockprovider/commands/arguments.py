@@ -126,7 +126,7 @@ def to_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON: bytes become base64, non-finite floats text, unknown types `str`."""
+    """Convert a value for JSON, as `to_json` says."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}

@@ -1,7 +1,6 @@
 """Runs a command, and ends it if the given lease or term is lost.
 
-The command leads its own process group, but on a terminal stays in the terminal's, to read from it. A guard shell ends
-the command if this process is killed (-9).
+The command leads its own process group, but on a terminal stays in the terminal's, to read from it.
 """
 
 from __future__ import annotations
@@ -118,10 +117,7 @@ class CommandOrder:
     def run(
         self, environment: Mapping[str, str], result: CommandResult, held: Lease | Term | None = None
     ) -> CommandResult:
-        """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
-
-        Keeps signals that arrive before the start or after the end.
-        """
+        """Run the command until its end, or end it once `held` is lost; fill in and return `result`."""
         self.signals.hold()
         try:
             child = Child(self.words, environment, self.grace_s, on_start=self.signals.started, on_end=self.news.set)

@@ -1,7 +1,6 @@
 """HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback, without TLS.
 
-The server checks in this order: timely headers, password, length, the whole body in time, its `Content-MD5`. Then
-`TerraformBackend` handles the request on a thread. The password keeps other users of the machine out.
+The password keeps other users of the machine out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 USER = "lockprovider"
 _AT_ONCE = 8  # requests being handled; more wait for a thread
-_SILENT = 256  # connections without a right password; a new one closes the oldest
+_SILENT = 256  # connections without a right password
 _END_S = 60.0  # for requests being handled at the end
 
 Report = Callable[[str], None]
@@ -154,7 +153,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request and close the connection; reports refusals, but not wrong passwords."""
+        """Answer one request and close the connection."""
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
             self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")

@@ -294,8 +294,8 @@ def _doctor(arguments: Any) -> CommandAnswer:
 
 
 # -- the picture of a timeline -----------------------------------------------------------------------------------------
-# It has a lane for each writer, and boxes from begin to completion. With the lock's audit, a box is pale from its last
-# file to the acquisition of the lock, the longest possible wait, then black until its commit.
+# With the lock's audit, a box is pale from its last file to the acquisition of the lock, the longest possible wait,
+# then black until its commit.
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 _WAIT = "#b9d3f0"

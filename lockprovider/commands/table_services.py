@@ -89,7 +89,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
     """Wrap a command: print its answer or TableError, and return the exit code."""
 
     def answered(arguments: Any) -> int:
-        """Run the command, print its answer or error, and return the exit code."""
+        """Run the command, and print its answer or error."""
         try:
             answer = run(arguments)
         except TableError as error:
@@ -130,9 +130,6 @@ def _text(cell: object) -> str:
             return ", ".join(f"{key}={value}" for key, value in cell.items())
         case _:
             return str(cell)
-
-
-# -- services ----------------------------------------------------------------------------------------------------------
 
 
 def add_services(commands: Commands) -> None:
@@ -228,7 +225,7 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
-    """Write or remove a plan, run one, or cluster all; InvalidInput for contradicting options."""
+    """Write or remove a plan, run one, or cluster all."""
     options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
     if options != ([], TARGET_FILE_BYTES, None) and (arguments.scheduled or arguments.unschedule):
         raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")

@@ -6,8 +6,7 @@
 The Spark pipelines and `reference` share no code, and are exact in integers:
 
 * protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already.
-* backfill, of a departed flight without air_time: air_time = the lower median of its route in its month. arr_delay =
-  dep_delay + air_time - the lower median of the route's planned air time (air_time + dep_delay - arr_delay).
+* backfill, of a departed flight without air_time: air_time = the lower median of its route in its month.
 * a flight without dep_time was cancelled and is deleted.
 
 The order of the jobs does not matter: copies of a median do not move a lower median, no job reads values written by
@@ -81,7 +80,7 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """Return a delivery's rows: `main` lacks some and blanks arrivals of others."""
+    """Return a delivery's rows."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     chosen = held_back | preliminary if kind == "late" else ~held_back

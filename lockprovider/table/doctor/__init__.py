@@ -1,4 +1,4 @@
 """Diagnosis of a table: `facts` gathers facts, pure `rules` check them, and findings say what to do.
 
-May import: state and below. The doctor writes nothing.
+May import: state and below.
 """

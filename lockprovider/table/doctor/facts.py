@@ -56,9 +56,7 @@ class TableFinding:
     """Finding of the doctor: a fault of a table, or a note.
 
     Attributes:
-        rule: the name of the rule, e.g. `R4`.
         state: `wrong`, or `note`.
-        what: the fault.
         mend: the remedy.
 
     >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
@@ -308,7 +306,7 @@ def _dead(
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the archive's fault, archived instants on the timeline, and the writes that these hide."""
+    """Return the archive's fault, `archive_left` and `archive_hidden`."""
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     files = archive_index.read_history(table.knowledge).files
@@ -330,7 +328,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return commits after the first entry of the lock's log that the log lacks; a commit under the lock adds one."""
+    """Return `Facts.lockless`: each commit under the lock adds an entry to its log."""
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]

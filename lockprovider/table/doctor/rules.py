@@ -454,5 +454,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Gather facts and run every check, also on a table that cannot be opened; with `keys` read all keys, too."""
+    """Gather facts and run every check, also on a table that cannot be opened."""
     return examine(gather(table, keys=keys))

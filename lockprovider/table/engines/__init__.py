@@ -1,5 +1,4 @@
 """Engines: read and write a table's rows as pyarrow, Dask or Spark data, inside transactions.
 
-May import: transaction, read, rewrite and below. An engine imports no other engine. They share `scan`, `writer` and
-`changes`.
+May import: transaction, read, rewrite and below. An engine imports no other engine.
 """

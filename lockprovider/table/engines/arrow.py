@@ -1,7 +1,4 @@
-"""pyarrow engine: writes rows in this process, for pandas, polars, DuckDB and plain Python.
-
-An append from a reader holds one file's rows and all keys in memory; other writes hold all changes.
-"""
+"""pyarrow engine: writes rows in this process, for pandas, polars, DuckDB and plain Python."""
 
 from __future__ import annotations
 
@@ -40,9 +37,9 @@ ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`; see `Table.upsert` for errors.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`; see `Table.upsert`.
 
-    Deletes need the key and partition columns; a key in both is deleted. Call it once per transaction.
+    Call it once per transaction.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -59,10 +56,9 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Write rows as new ones into `txn`, without checking for existing keys; see `Table.append` for errors.
+    """Write rows as new ones into `txn`, without checking for existing keys; see `Table.append`.
 
-    Call it once per transaction. Consumes a reader; with a bucket index, memory holds all its rows, and a row with an
-    existing key replaces the stored one, unless that has the higher ordering value.
+    Call it once per transaction. Consumes a reader.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -81,7 +77,7 @@ def delete_where(txn: AnyTransaction, where: Where) -> None:
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
     """Replace the snapshot's file groups, or those of `partitions`, by `rows` in `txn`.
 
-    Call it once per transaction. Raises InvalidRecords for a row of another partition.
+    Call it once per transaction.
     """
     plan = _plan_insert(txn, rows)
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
@@ -91,9 +87,6 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
             operation = "DELETE_PARTITION"
     txn.end_partitions(txn.snapshot.partitions if partitions is None else partitions, operation)
     _insert(txn, plan)
-
-
-# -- the steps ---------------------------------------------------------------------------------------------------------
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:

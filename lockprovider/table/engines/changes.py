@@ -1,7 +1,4 @@
-"""Changes of rows, split by partition, and the files made from them; used in tasks, so without a transaction.
-
-Copy-on-write gives each touched file group a new file, merge-on-read a log file.
-"""
+"""Changes of rows, split by partition, and the files made from them; used in tasks, so without a transaction."""
 
 from __future__ import annotations
 
@@ -123,9 +120,6 @@ def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
         )
 
 
-# -- new file groups ---------------------------------------------------------------------------------------------------
-
-
 def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[NewGroup]:
@@ -153,9 +147,6 @@ def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(batches, rows.schema)
 
 
-# -- changed file groups -----------------------------------------------------------------------------------------------
-
-
 def rewrite_partition(
     writer: GroupWriter,
     slices: Iterable[FileSlice],
@@ -167,8 +158,7 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write the next files of a partition's changed file groups, up to `limit` at once.
 
-    A key in rows and deletes is deleted. A rerun with the same changes and token `task` finds its first attempt's
-    files.
+    A rerun with the same changes and token `task` finds its first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -210,14 +200,11 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
     return (stat for stat in in_order(jobs, limit) if stat is not None)
 
 
-# -- merge-on-read: logs -----------------------------------------------------------------------------------------------
-
-
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Return the index of the slice that has each of these unique keys, -1 for none.
 
-    Reads base files, as JVM writers do: a key deleted since the last compaction returns to its former group. Reads logs
-    of slices without a base file, and for keys in several slices, of which one with a live row wins.
+    Reads base files, as JVM writers do; logs only of slices without a base file, and for keys in several slices, of
+    which one with a live row wins.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -270,9 +257,6 @@ def _rows_in(writer: GroupWriter, file_slice: FileSlice, keys: pa.Array) -> pa.A
 def _mask(values: pa.Array) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
     return mask
-
-
-# -- a bucket index ----------------------------------------------------------------------------------------------------
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:

@@ -1,10 +1,10 @@
-"""Dask engine: workers read and write the files, the client runs the transaction; works with every scheduler.
+"""Dask engine: workers read and write files, the client runs and commits the transaction; every scheduler works.
 
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
     ddf = engine.read(table.scan(filter="city = 'ulm'"))
 
-All workers must be able to reach the table. A failed task leaves nothing visible. Not promised: that changes which
-differ each time they are computed survive the loss of a worker.
+All workers must be able to reach the table. Not promised: that changes which differ each time they are computed survive
+the loss of a worker.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _DASK: Any = dask  # Dask's functions have no types
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Add rows with new keys like `Table.append`; checks neither stored keys nor those of other Dask partitions.
+    """Add rows with new keys like `Table.append`.
 
     Writes one file for each Dask partition and table partition in it: repartition first if these are many.
     """
@@ -152,10 +152,9 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 
 
 def insert(txn: AnyTransaction, rows: Frame) -> None:
-    """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys.
+    """Write rows as new ones into `txn`, without checking for existing keys; see `append`.
 
-    Call it once per transaction. With a bucket index, it replaces stored rows like `merge`. Raises InvalidRecords for
-    keys that are null or come twice in a Dask partition, and columns that do not fit the table.
+    Call it once per transaction.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -176,10 +175,9 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`; see `Table.upsert`.
 
-    Deletes need the key and partition columns. Call it once per transaction. Workers keep the changes in memory until
-    they are written. Raises InvalidRecords for null keys and columns that do not fit the table.
+    Call it once per transaction. Workers keep the changes in memory until they are written.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:

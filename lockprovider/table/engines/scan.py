@@ -85,8 +85,7 @@ class Scan:
     def to_pandas(self) -> Any:
         """Read the rows as a pandas DataFrame.
 
-        Integers and booleans have nullable types; lists, structs and maps are `ArrowDtype`. So an upsert of these rows
-        changes nothing.
+        Integers and booleans have nullable types; lists, structs and maps are `ArrowDtype`.
 
         >>> scan.to_pandas()["id"].tolist()
         [2]
@@ -116,8 +115,6 @@ class Scan:
     def to_dask(self) -> Any:
         """Describe the rows as a Dask DataFrame, one partition per file; see `engines.dask.read`.
 
-        This call chooses the files. If one is cleaned before Dask reads it, Dask raises `HistoryGone`.
-
         >>> frame = scan.to_dask()  # with the extra `dask`
         """
         with optional_import("dask"):
@@ -134,8 +131,6 @@ class Scan:
 
     def plan(self) -> tuple[FileSlice, ...]:
         """List the files that a read would open now. Opens no file.
-
-        Leaves out files of other partitions, and files whose stored minima and maxima exclude the filter.
 
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']

@@ -1,7 +1,6 @@
 """The steps of a write that all engines share, and their compaction and clustering.
 
-`plan_write` or `plan_for_tasks` checks and splits the rows; `start_here` or `start_for_tasks` begins the transaction
-and returns a file writer. Then the engine writes files, and adds them by `Transaction.add`.
+An engine calls `plan_*`, then `start_*`, writes the files, and adds them by `Transaction.add`.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ def start_here(
 ) -> tuple[GroupWriter, Changes]:
     """Start `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: partitions to write without reading stored rows; may first commit anchors for them under the lock. May
-    raise UnsupportedTable.
+    `blindly`: partitions to write without reading stored rows; may first commit anchors for them under the lock.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -108,9 +106,6 @@ def _refuse_unmarked_buckets(txn: Transaction) -> None:
                 f"run `lockprovider table adopt-buckets` (Table.adopt_bucket_index) with that writer's {BUCKETS}"
             )
         return
-
-
-# -- services ----------------------------------------------------------------------------------------------------------
 
 
 def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[CompactionResult, ...]:

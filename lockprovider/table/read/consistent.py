@@ -1,7 +1,4 @@
-"""Reads at one moment, the history of commits, and the changes between two moments.
-
-A read starts again if other clients remove what it has listed, and raises `HistoryGone` after ten tries.
-"""
+"""Reads at one moment, the history of commits, and the changes between two moments."""
 
 from __future__ import annotations
 
@@ -92,7 +89,7 @@ class Commit:
 
 
 class CommitHistory(list[Commit]):
-    """List of completed writes, in order of completion; notebooks show a table, newest first.
+    """List of completed writes, in order of completion.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -123,7 +120,7 @@ def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the cached snapshot, or list the files and cache those of now; may raise `Stale`."""
+    """Return the cached snapshot, or list the files and cache those of now."""
     cached = table.current.known_snapshot() if as_of is None else None
     if cached is not None:
         return cached
@@ -197,9 +194,6 @@ def commits(table: TableContext) -> CommitHistory:
     return repeat_while_stale(look)
 
 
-# -- changes between two moments ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
     """Changes of one partition: its touched file groups before and after. Picklable."""
@@ -255,8 +249,6 @@ class Changes:
     def to_reader(self) -> pa.RecordBatchReader:
         """Read the changes in batches; memory holds one partition's touched files, before and after.
 
-        Raises as `to_arrow`, during iteration.
-
         >>> sum(batch.num_rows for batch in changes.to_reader())
         2
         """
@@ -274,7 +266,7 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """List the timeline and files, and plan the changes in (after, until]; raises as `Table.changes`."""
+    """List the timeline and files, and plan the changes in (after, until]."""
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
         raise InvalidInput(f"order={shown(order)} is unknown: use {', '.join(by_name)}")

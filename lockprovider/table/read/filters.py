@@ -69,8 +69,7 @@ class OneOf:
     """Question `column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
 
     `Chain.add` and `negate` change it in place while a filter is built. With `matches_null`, null is an ordinary value,
-    as in pyarrow. By SQL's rule, null's answer is null, and, if the list has a null, so is the answer for a value that
-    is not in it.
+    as in pyarrow. Other nulls are as in SQL.
     """
 
     column: str
@@ -110,14 +109,14 @@ class OneOf:
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Return expressions that hold for all rows with the answer true, and false; None excludes no row."""
+        """Return expressions that hold for all rows with the answer true, and false."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that holds for all rows in the list; None excludes no row."""
+        """Return an expression that holds for all rows in the list."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -149,7 +148,7 @@ FilterStep = Question | str
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Row filter in postfix order: questions, and `AND`, `OR`, `NOT` after their operands. Picklable."""
+    """Row filter: questions, and `AND`, `OR`, `NOT` after their operands. Picklable."""
 
     steps: tuple[FilterStep, ...]
 
@@ -230,7 +229,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return expressions that hold for each row answered true, and false; None excludes no row."""
+    """Return expressions that hold for each row answered true, and false."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -280,9 +279,6 @@ def _within_either(first: _Bound, second: _Bound) -> _Bound:
 def both(first: Filter, second: Filter) -> Filter:
     """Return the filter of the rows that both filters keep."""
     return Filter((*first.steps, *second.steps, AND))
-
-
-# -- construction ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -371,10 +367,7 @@ def check_kind(value: Any) -> None:
 
 
 def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
-    """Convert tuples `(column, sign, value)`, or lists of them, of which one must be true.
-
-    `in` and `not in` treat null as an ordinary value.
-    """
+    """Convert tuples `(column, sign, value)`, or lists of them, of which one must be true."""
     steps: list[FilterStep] = []
     either = Chain(OR)
     for terms in _alternatives(tuples):
@@ -388,7 +381,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
-    """Return lists of tuples, a flat list as one; raise InvalidInput for any other form."""
+    """Return lists of tuples, a flat list as one."""
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives

@@ -44,7 +44,7 @@ class Position(NamedTuple):
     """Position of a literal among the values of a column's type.
 
     `floor` is the greatest value not above the literal, as a pyarrow array takes it; None if all are above. `exact`:
-    whether they are equal. A literal means its nearest float.
+    whether they are equal.
     """
 
     floor: Any

@@ -67,7 +67,7 @@ class ScanPlan:
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return a caller's column names (None: all), each once, or raise `InvalidInput`."""
+    """Return a caller's column names (None: all), each once."""
     names = None if columns is None else check_texts(columns, "columns", "names of columns")
     if names and len(set(names)) < len(names):
         raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
@@ -86,8 +86,7 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan which files to read for the requested rows; calls `ranges_of` (`TablePlace.ranges`) at most once.
 
-    `schema` lacks Hudi's meta columns, which `columns` and `where` may name. May raise `InvalidInput` or
-    `UnsupportedTable`.
+    `schema` lacks Hudi's meta columns, which `columns` and `where` may name.
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
@@ -112,7 +111,7 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Convert a caller's filter to a `Filter` over the columns of `full`, or raise `InvalidInput`."""
+    """Convert a caller's filter to a `Filter` over the columns of `full`."""
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -132,24 +131,18 @@ def to_table(
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """Read the rows in batches, opening each file when it is reached; may raise `HistoryGone` during iteration.
-
-    Memory holds one row group of one file, and the rows of one slice's log files.
-    """
+    """Read the rows in batches, opening each file when it is reached."""
     batches = (batch for file_slice in scan.slices for batch in _batches(place, scan, file_slice, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
-    """Read the filtered rows of one slice; may raise `HistoryGone`, `Corrupt` or `UnsupportedTable`."""
+    """Read the filtered rows of one slice."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
-# -- planning ----------------------------------------------------------------------------------------------------------
-
-
 def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the requested columns (None: all but Hudi's own), or raise `InvalidInput`."""
+    """Return the requested columns (None: all but Hudi's own)."""
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
@@ -191,7 +184,7 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Leave out slices excluded by their guarantee, an expression true of all their rows; opens no file."""
+    """Leave out slices excluded by their guarantee; opens no file."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
@@ -231,9 +224,6 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
         return pa.scalar(date.fromisoformat(text), kind) if types.is_date(kind) else None
     except (ValueError, pa.ArrowException):
         return None
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def _batches(

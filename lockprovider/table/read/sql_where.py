@@ -1,9 +1,9 @@
-"""Parser of row filters in SQL syntax, for all readers and for `delete`; other SQL is refused.
+"""Parser of row filters in SQL syntax, for all readers and for `delete`.
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
-The README has the grammar; signs are `= == != <> < <= > >=`, and a list may have `null`. In `like`, a backslash before
-`%` or `_` means the character. Names are bare, in backticks, or in double quotes.
+The README has the grammar; signs are `= == != <> < <= > >=`, and a list may have `null`. Names are bare, in backticks,
+or in double quotes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
 
 
 class _Parser:
-    """Parser of one text, for one call of `parsed`. `_token` is the first unread token."""
+    """Parser of one text, for one call of `parsed`. `_token` is the first unread token.
+
+    Methods raise InvalidInput with the position.
+    """
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
@@ -120,10 +123,8 @@ class _Parser:
             negate(steps, start)
         group.all_of.add(steps, start)
 
-    # -- questions -----------------------------------------------------------------------------------------------------
-
     def _question(self) -> Iterator[FilterStep]:
-        """Consume one question; return its steps, or raise InvalidInput with the position."""
+        """Consume one question; return its steps."""
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -158,7 +159,7 @@ class _Parser:
         return iter(steps)
 
     def _name(self) -> str:
-        """Consume and return a column name, unquoted; raise InvalidInput for any other token."""
+        """Consume and return a column name, unquoted."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -171,7 +172,7 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
-        """Consume `like` and return its pattern; raise InvalidInput for non-text columns or a stray backslash."""
+        """Consume `like` and return its pattern."""
         if not types.is_string(kind):
             raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -187,7 +188,7 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
-        """Consume a bracketed list, leaving out values the column's type cannot hold; raises InvalidInput."""
+        """Consume a bracketed list, leaving out values the column's type cannot hold."""
         self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:
@@ -201,10 +202,8 @@ class _Parser:
             if not self._accept(","):
                 raise self._error("')' or ','")
 
-    # -- literals ------------------------------------------------------------------------------------------------------
-
     def _literal(self, name: str, kind: pa.DataType) -> Position:
-        """Consume a literal; return its position among the column's values, or raise InvalidInput."""
+        """Consume a literal; return its position among the column's values."""
         token, value = self._token, None
         word = token.value.lower() if token.kind == "word" else ""
         read: Callable[[str], Any] = _LITERALS.get(word or token.kind, str)
@@ -221,8 +220,6 @@ class _Parser:
             return position_of(read(value), kind)
         except LiteralMisfit as error:
             raise InvalidInput(f"filter {self._position(token.at)}: {error}; {name!r} is {kind}") from error
-
-    # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         """Read the next token into `_token`, and move `_end` behind it."""

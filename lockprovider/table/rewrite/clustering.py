@@ -1,8 +1,5 @@
 """Clustering: join and sort the rows of small files in new file groups, while writers continue elsewhere.
 
-A write to a file group of a scheduled plan gives way at its commit. With `prefer_writer` the plan gives way. No row is
-lost: whichever completes first ends the other.
-
 Source: Hudi `ClusteringPlanActionExecutor`, `SparkRejectUpdateStrategy`.
 """
 
@@ -62,10 +59,7 @@ class ClusteringResult:
 def cluster_table(
     table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
-    """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan.
-
-    `dry_run` writes nothing and returns the first plan. May raise `WriteConflict`.
-    """
+    """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan."""
     _check(table, rule)
     if dry_run:
         planned = _planned(table, rule, table.listed_timeline())
@@ -85,7 +79,7 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Store a clustering plan for any process; return its begin time, or None if there is nothing to join.
+    """Store a clustering plan for any process; return its begin time, or None.
 
     It joins only slices that began before `until`. The caller runs an `owned` one at once.
     """

@@ -1,8 +1,7 @@
 """Compaction: merge the log files of file slices into new base files, while writers continue.
 
 Writers and compactions never conflict: a log completed after the compaction's begin belongs to the new slice, whenever
-it began. A compacted delete is forgotten: a later row with a lower ordering value reappears. A copy-on-write table
-raises `UnsupportedTable`.
+it began.
 
 Source: Hudi `HoodieCompactor`.
 """
@@ -48,7 +47,7 @@ class CompactionResult:
 def compact_table(
     table: TableContext, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
-    """Run the scheduled compactions without an executor, then schedule and run one; `dry_run` writes nothing."""
+    """Run the scheduled compactions without an executor, then schedule and run one."""
     _check(table)
     if dry_run:
         planned = _planned(table, table.listed_timeline())
@@ -59,7 +58,7 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Store a compaction plan for any process; return its begin time, None if there is nothing to merge."""
+    """Store a compaction plan for any process; return its begin time, or None."""
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -70,7 +69,7 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Run and report a scheduled compaction, also JVM Hudi's or a dead executor's; raises as `executor.executing`."""
+    """Run and report a scheduled compaction, also JVM Hudi's or a dead executor's."""
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         writer = GroupWriter(table.place, begin, table.config(), table.schema())

@@ -1,7 +1,4 @@
-"""Plans of compaction and clustering: any process schedules, runs or removes them.
-
-One executor at a time claims a plan under the lock, and runs its tasks while its heartbeat beats.
-"""
+"""Plans of compaction and clustering: any process schedules, runs or removes them."""
 
 from __future__ import annotations
 
@@ -209,10 +206,7 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove plan `begin`, or all without an executor at least `hours` old, with files, and report them.
-
-    For `begin`, raises `Aborted` if its executor is alive, `HistoryGone` if it is not scheduled.
-    """
+    """Remove plan `begin`, or all without an executor at least `hours` old, with files, and report them."""
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):

@@ -1,4 +1,4 @@
-"""Inline services after a writer's commits: archival, clustering, compaction of the table and of its metadata table.
+"""Inline services after a writer's commits.
 
 Compaction and clustering are due by the number of commits since the last plan of any process.
 """

@@ -1,1 +1,1 @@
-"""Table services that rewrite no rows. Any process may continue the stored plan of a dead executor."""
+"""Table services that rewrite no rows."""

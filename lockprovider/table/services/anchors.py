@@ -33,10 +33,7 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
-    """Commit the missing anchors of these partitions under the lock; sends no request if this process knows them all.
-
-    Raises `Aborted` if a restore is pending, `InvalidRecords` if a new partition is nested in another.
-    """
+    """Commit these partitions' missing anchors under the lock; sends no request if this process knows them all."""
     if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return
     if _have_anchors(table, table.current.current_files(table.now().timeline), partitions):

@@ -53,7 +53,7 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive by rounds, each under the lock; see `Table.archive`."""
+    """Roll back dead writers, then archive by rounds, each under the lock."""
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
@@ -80,7 +80,6 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
             return ArchiveResult(tuple(names), done.held)
 
 
-# The specification has the steps (write, decide, point, remove), and what continues them for a dead archiver.
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """Finish a dead archiver's work, archive up to `_ROUND` writes, delete their markers, merge archive files.
 

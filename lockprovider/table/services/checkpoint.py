@@ -39,10 +39,7 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
 
 
 def write_if_due(table: TableContext, position: int) -> None:
-    """Store a checkpoint in the background if one is due at this log position; errors are ignored.
-
-    Also deletes an old checkpoint, and stores footer notes.
-    """
+    """Store a checkpoint in the background if one is due at this log position; errors are ignored."""
     if position > 0 and position % checkpoint.EVERY == 0:
         table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 

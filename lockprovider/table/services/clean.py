@@ -47,7 +47,7 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish dead cleaners' plans, then plan under the lock, and delete the files; see `Table.clean`."""
+    """Finish dead cleaners' plans, then plan under the lock, and delete the files."""
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
@@ -123,9 +123,6 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
     return CleanResult(begin, completion, plan.policy, plan.files)
 
 
-# -- savepoints --------------------------------------------------------------------------------------------------------
-
-
 def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
     """Read all savepoints by the begin time of their commit, oldest first."""
     completed = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
@@ -140,7 +137,7 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Finish a dead archival; store a savepoint under the lock, or return the existing one. See `Table.savepoint`."""
+    """Finish a dead archival; store a savepoint under the lock, or return the existing one."""
     writable_config(table)
     with table.lock.acquire() as lease:
         archive_files.finish_removal(table, lease)

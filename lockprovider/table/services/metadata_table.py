@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Disable and delete the metadata table under the lock; see `Table.retire_metadata_table`."""
+    """Disable and delete the metadata table under the lock."""
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)
@@ -52,7 +52,6 @@ def retire(table: TableContext, lease: Lease) -> int:
     return len(entries)
 
 
-# The specification has the steps of a compaction, before which readers read one more log file with each commit.
 # An instant that is completed here and pending in the table blocks it: its log file would be skipped for good.
 # Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `TimelineArchiverV2`.
 MOST_LOGS = 10  # the default of `hoodie.metadata.compact.max.delta.commits`

@@ -201,9 +201,6 @@ def silent_begins(table: TableContext) -> tuple[str, ...]:
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
 
-# -- the listing of files in the metadata table ------------------------------------------------------------------------
-
-
 def begin_listing(
     table: TableContext,
     lease: Lease,

@@ -1,7 +1,5 @@
 """Rollback of pending instants, restore to a commit, and the sweep of dead writers' leftovers.
 
-A clustering that a dead writer was to run itself is removed; one scheduled for other processes stays.
-
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes; `RestorePlanActionExecutor`,
 `CopyOnWriteRestoreActionExecutor`.
 """
@@ -142,9 +140,6 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
     return plans.files_by_begin(table).get(begin, ())
 
 
-# -- dead writers ------------------------------------------------------------------------------------------------------
-
-
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     """Roll back or finish dead writers' pending instants, except `me`, ignoring errors of lock and store.
 
@@ -185,10 +180,7 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back or finish dead writers' instants, and return their begin times.
-
-    Also deletes old heartbeats, markers, dead writers' intents, and checkpoints of ended logs.
-    """
+    """Roll back or finish dead writers' instants, and return their begin times."""
     timeline = table.listed_timeline()
     # Its heartbeat shows the store's time, and so the age of the others.
     with plans.claim_with_heartbeat(table, timeline):
@@ -198,10 +190,7 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write if its writer is dead, or with `force`.
-
-    A living writer raises `Aborted`, an unknown write `HistoryGone`.
-    """
+    """Roll back one pending write if its writer is dead, or with `force`."""
     timeline = table.listed_timeline()
     if begin not in timeline.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
@@ -269,17 +258,13 @@ def _finish_rollback(table: TableContext, planned: str) -> None:
             table.store.delete_all([f"{TIMELINE}/{i.file_name}" for i in rest])
 
 
-# -- restore -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
     """Result of a restore.
 
     Attributes:
         instant: begin time of the restore; empty if there was nothing to do.
-        target: begin time of the commit that is now the last one.
-        completion: completion time of that commit.
+        target, completion: begin and completion time of the commit that is now the last one.
         taken_back: begin times of the removed instants, the latest commit first.
     """
 
@@ -290,10 +275,7 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock.
-
-    Also undoes pending writes, and deletes any metadata table.
-    """
+    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock."""
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:

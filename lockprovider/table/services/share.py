@@ -33,10 +33,7 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write under the lock the properties that JVM writers adopt; return the changes. See `Table.share`.
-
-    Deletes a kept metadata table's statistics.
-    """
+    """Write under the lock the properties that JVM writers adopt; return the changes."""
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
@@ -59,7 +56,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove under the lock the properties that `share` wrote; return them. A pending write raises `Aborted`."""
+    """Remove under the lock the properties that `share` wrote; return them."""
     if dry_run:
         return _removed_settings(table.config())
     with table.lock.acquire() as lease:
@@ -112,7 +109,7 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Check all keys against the bucket index, then write it under the lock; see `Table.adopt_bucket_index`."""
+    """Check all keys against the bucket index, then write it under the lock."""
     config = table.config()
     keys = config.record_keys
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or keys).checked(keys)

@@ -1,6 +1,4 @@
-"""The Spark data source `hudi_cas` of SPARK.md, for batches, streams and temporary views; needs PySpark 4.2.
-
-A stream's offset is a completion time, so a commit that began early and finished late is not missed.
+"""The Spark data source `hudi_cas` of SPARK.md, for batches, streams and temporary views.
 
 Source: Hudi `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
@@ -138,9 +136,6 @@ def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> Write
     return WriteJob(options, hudi_write, arrow_schema(schema))
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 class ReadsParts:
     """Mixin of a reader whose partitions have as value a function that reads their rows."""
 
@@ -182,7 +177,7 @@ def changed(
     """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
 
     Without `changes`, an empty `begin` reads the last commit's snapshot. `streams`: `begin` is an offset, so a commit
-    of this table. May raise HistoryGone.
+    of this table.
     """
     columns = schema.names
     if options.changes:
@@ -265,10 +260,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """Return the completion time at which the next batch ends; `start` without new commits.
-
-        May raise UnsupportedSchema.
-        """
+        """Return the completion time at which the next batch ends; `start` without new commits."""
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -319,7 +311,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         until = latest_completion(table.timeline())
         if until <= start:
             return []
-        # A listing of several pages may lack the earlier of two commits. A second one has both.
+        # A second listing, as in `consistent.changes_since`.
         until = until if self._target is None else min(until, self._target)
         return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
 

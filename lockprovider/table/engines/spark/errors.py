@@ -46,10 +46,7 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors pass.
-
-    A cleaned base file becomes `HistoryGone`, another Python in a worker `InvalidSettings`.
-    """
+    """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors pass."""
     try:
         yield
     except Exception as error:

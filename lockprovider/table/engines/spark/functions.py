@@ -1,12 +1,10 @@
-"""Functions of the PySpark engine: executors read and write rows, the driver's Python process runs the transaction.
+"""Functions of the PySpark engine. Those with a `txn` leave its commit to the caller. Errors are as for `Table`.
 
     upsert(table, rows, retries=5)                              # one transaction
     table.transact(lambda txn: engine.write(txn, upserts=rows.where("fare > 3")))
 
-Calls with `retries` raise WriteConflict if all `retries` + 1 tries lost to other writers. Writes raise InvalidRecords
-if a key is null or a column does not fit (`DoesNotFit`). Several threads may call at once, each with its own
-transaction. A file group must fit into an executor's memory. Not promised: that changes which differ each time they are
-computed survive the loss of an executor.
+Several threads may call at once, each with its own transaction. Not promised: that changes which differ each time they
+are computed survive the loss of an executor.
 
 Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`; Spark's `ParquetFileFormat`,
 `DataSourceUtils.datetimeRebaseSpec`.
@@ -118,11 +116,7 @@ def append(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Add rows, without checking for existing keys unless `check_keys` is set: see `insert` and `Table.append`.
-
-    Raises:
-        InvalidRecords: also if a key comes twice in a Spark partition, or, if checked, in `rows` or the table.
-    """
+    """Add rows with new keys: see `insert` and `Table.append`."""
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
 
 
@@ -180,25 +174,11 @@ def read(
     read_optimized: bool = False,
     native_reads: NativeReads = AUTO,
 ) -> DataFrame:
-    """Describe the rows of the latest snapshot, of an earlier one, or of a transaction's own as a DataFrame.
+    """Describe the rows of a table, or of a transaction's own snapshot, as a DataFrame; see `Table.scan`.
 
-    This call fixes the files: the DataFrame never shows later commits.
-
-    Args:
-        spark: the session.
-        source: a table, or a transaction.
-        columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
-        partitions: paths of partitions.
-        filter: Spark SQL, or a pyarrow filter: an expression, a list of tuples.
-        as_of: a version, see `Table.scan`; not for a transaction.
-        read_optimized: base files only.
-        native_reads: whether Spark's own reader reads slices without log files, with its jars and credentials. "auto":
-            for a table in a local folder, not through Spark Connect. Another URL: the table's address for Spark.
-            Only without a filter, or with SQL text.
-
-    Raises:
-        InvalidInput: a column or time does not exist, or the filter does not fit.
-        HistoryGone: that moment cannot be read (any more).
+    This call fixes the files: the DataFrame never shows later commits. `filter` is Spark SQL, or a pyarrow expression
+    or list of tuples. `as_of` is not for a transaction. `native_reads`: whether Spark's own reader reads slices without
+    log files, with its jars and credentials; see SPARK.md.
     """
     spark, (table, snapshot) = jobs.session(spark), source_snapshot(source, as_of)
     schema = table.schema(snapshot.timeline)
@@ -216,10 +196,9 @@ def read(
 
 
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`, which the caller commits.
+    """Write rows to insert or replace by key, and keys to delete, into `txn`.
 
-    Deletes need the key and partition columns, rows all columns of the table. A key in both is deleted. Call it once
-    per transaction. Spark caches the changes meanwhile.
+    Call it once per transaction. Spark caches the changes meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -242,14 +221,12 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Write rows as new ones into `txn`, which the caller commits, without checking for existing keys: one Spark job.
+    """Write rows as new ones into `txn`, without checking for existing keys: one Spark job.
 
-    Writes one file for each Spark partition and table partition in it. A missing column becomes null. NOT checked
-    without `check_keys`: that keys are new, and that no two Spark partitions share a key (`rows.repartition(*keys)`
-    ensures this). Readers then see both rows.
+    Writes one file for each Spark partition and table partition in it. NOT checked without `check_keys`: that keys are
+    new, and that no two Spark partitions share a key (`rows.repartition(*keys)` ensures this).
 
-    With a bucket index, two Spark jobs write by bucket: a row with an existing key replaces the stored one, and of rows
-    with the same key one is kept.
+    With a bucket index, two Spark jobs write by bucket, and of rows with the same key one is kept.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -274,12 +251,12 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
-    """Replace the file groups that `partitions` have in the snapshot by `rows` in `txn`, which the caller commits.
+    """Replace the file groups that `partitions` have in the snapshot by `rows` in `txn`.
 
     None means the partitions of `rows`, which takes one more Spark job. Keys are not looked up.
 
     Raises:
-        InvalidRecords: also for a row of another partition, or if the transaction has other writes.
+        InvalidRecords: the transaction has other writes.
     """
     _overwrite(inside(txn), rows, given_partitions(partitions), "INSERT_OVERWRITE")
 
@@ -319,7 +296,7 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
 def delete_where(
     spark: SparkSession, txn: AnyTransaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
 ) -> None:
-    """Delete the rows for which `where` is true (not null) in `txn`, which the caller commits: one Spark job.
+    """Delete the rows for which `where` is true (not null) in `txn`: one Spark job.
 
     `alias` is the name of the table in the condition.
 
@@ -344,10 +321,7 @@ def delete_where(
 
 
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`: one task per file slice.
-
-    With `instant`, run only that scheduled compaction, of any engine. If a call is killed, the next one continues.
-    """
+    """Merge log files into new base files like `Table.compact`: one task per file slice."""
     return compact_by(table, on_executors(jobs.session(spark)), instant)
 
 
@@ -362,8 +336,7 @@ def cluster(
 ) -> tuple[ClusteringResult, ...]:
     """Join small files like `Table.cluster`: one task per group of joined slices.
 
-    A task sorts one new file's rows in memory. With `instant` and no other argument, run only that scheduled
-    clustering.
+    A task sorts one new file's rows in memory.
     """
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
     return cluster_by(table, on_executors(jobs.session(spark)), rule, instant)

@@ -111,7 +111,7 @@ def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
 def write_changes(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
-    """Run the last job, which writes changes from `with_groups`; `valued`: deletes have ordering values."""
+    """Run the last job, which writes changes from `with_groups`."""
     # Without a number, Spark would merge these tasks, as the changes look small.
     spread = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)
@@ -136,7 +136,7 @@ def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[W
 def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
     """Run a job, named `step`, that passes rows of the schema `handed` to Python; return its rows.
 
-    Sets session properties meanwhile. Raises as `typed_errors`.
+    Sets session properties meanwhile.
     """
     with typed_errors(), ended_by_rows(frame.sparkSession, handed), describe_jobs(frame.sparkSession, step):
         return frame.collect()
@@ -228,13 +228,11 @@ def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[s
     return sorted(row[tasks.PARTITION] for row in partition_rows)
 
 
-# -- what a user gives -------------------------------------------------------------------------------------------------
-
 RowsFor = Literal["new", "whole", "deletes", "valued deletes"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns in which Spark passes such rows to Python; may raise DoesNotFit."""
+    """Return the columns in which Spark passes such rows to Python."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -284,8 +282,6 @@ def session(spark: Any) -> SparkSession:
     return cast("SparkSession", spark)
 
 
-# -- how many rows Spark hands to Python at once -----------------------------------------------------------------------
-
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS = 1000  # smaller batches cost Python as much as they save the JVM
@@ -298,7 +294,7 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    Counting bytes takes half of the JVM's time with eight columns. Other queries of the session get such batches, too.
+    Other queries of the session get such batches, too.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`.
     """

@@ -3,7 +3,7 @@
     register_log(spark)                                         # once a session
     log = spark.readStream.format("lockprovider_wal").option("reader", "to-hudi").load("s3://bucket/orders")
 
-A stream's offset is a position in the log. Needs PySpark 4.2. Options:
+Options:
 
 - `path`
 - `storage_options`: JSON
@@ -104,7 +104,7 @@ class LogOptions:
 
 
 def _read_part(options: LogOptions, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-    """Yield the records from `start` to `end`, slot by slot; may raise Trimmed or MalformedObject."""
+    """Yield the records from `start` to `end`, slot by slot."""
     with without_traceback():
         reached = start.offset
         for batch in options.open().read(start):

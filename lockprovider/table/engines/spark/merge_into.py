@@ -1,7 +1,6 @@
 """SQL's MERGE over DataFrames, by record key: the first clause that holds for a row is applied.
 
-Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's. Not promised: detecting
-two merges that insert the same new key at once, unless the table has a bucket index, or all writers check keys.
+Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ def merge(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Run `merge_into` as one transaction; raises WriteConflict if all `retries` + 1 tries lost to other writers."""
+    """Run `merge_into` as one transaction, again after a conflict."""
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
-    """Run jobs that merge `source` by key into `txn`, which the caller commits; Spark caches rows meanwhile.
+    """Run jobs that merge `source` by key into `txn`; Spark caches rows meanwhile.
 
     `source` has the key and partition columns, in any case. `names` are the names of the table's row and the source's.
 
@@ -133,7 +132,7 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Run the first job; return the source's row count per partition. A repeated key raises InvalidRecords."""
+    """Run the first job; return the source's row count per partition."""
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)

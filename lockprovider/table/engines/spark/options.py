@@ -106,17 +106,13 @@ _KNOWN = frozenset({"path", "checkpointlocation", *map(str.lower, _PARSERS)})
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """The options of one read or write, as SPARK.md lists them.
+    """The options of one read or write.
 
     Attributes:
         url: the option `path`.
         columns, partitions: None: all.
         as_of, begin, end: versions: rows committed after `begin` (empty: all), until `end`.
         stream_id: a sink's name for its stream; None: the query's id.
-        starting: `earliest`, `latest` or a version after which a source reads.
-        merge_schema: `mergeSchema`: first add to the table the columns that only the written rows have.
-        if_exists: `append`, `error` or `ignore`.
-        fence: `7` or, with a name, `loader:7`.
         hudi: the options that start with `hoodie.`.
     """
 
@@ -183,8 +179,6 @@ class SparkOptions:
         return table if self.fence is None else table.under(self.fence)
 
 
-# -- Hudi's options of a read ------------------------------------------------------------------------------------------
-
 _OF_READS = "hoodie.datasource.read."
 _QUERY_TYPE = "hoodie.datasource.query.type"
 _BEGIN, _END = f"{_OF_READS}begin.instanttime", f"{_OF_READS}end.instanttime"
@@ -224,7 +218,7 @@ _CDC = "set changes=true instead, which adds the column _operation with the kind
 
 
 def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
-    """Translate Hudi's read options into this source's; raise InvalidInput for unsupported or contradictory ones."""
+    """Translate Hudi's read options into this source's."""
     translated: dict[str, str] = {}
     kind = lowered.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
@@ -298,8 +292,6 @@ def _time(text: str) -> str:
         return f"{day}T{clock}{(match[7] or '.0').ljust(4, '0')}Z"
     return stripped
 
-
-# -- Hudi's options of a write -----------------------------------------------------------------------------------------
 
 _OF_WRITES = "hoodie.datasource.write."
 _OPERATION = f"{_OF_WRITES}operation"
@@ -394,7 +386,7 @@ class HudiWrite:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Return the write's operation: with `overwrite`, most options replace all rows; may raise InvalidInput."""
+    """Return the write's operation: with `overwrite`, most options replace all rows."""
     known = {operation.value: operation for operation in WriteOperation} | {"bulk_insert": WriteOperation.INSERT}
     operation = WriteOperation.UPSERT if keyed else WriteOperation.INSERT
     if option is not None:

@@ -1,8 +1,7 @@
 """Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
-A data source cannot shuffle rows. So tasks stage them in the table's folder, and the committing process merges them by
-file group on its own disk. It holds all keys, one staged file and the groups in work. A killed process leaves its files
-in `.hoodie/.temp/staged-*`.
+A data source cannot shuffle rows. So tasks stage them in the table's folder, and the committing process merges them. A
+killed process leaves its files in `.hoodie/.temp/staged-*`.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Stage:
-    """Settings for staging the rows of one write, in a `folder` of its own. Picklable.
-
-    `valued`: the deletes' ordering values count.
-    """
+    """Settings for staging the rows of one write, in a `folder` of its own. Picklable."""
 
     writer: GroupWriter
     operation: WriteOperation

@@ -272,7 +272,7 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
-    """Parse MERGE from INTO on, consuming all tokens; raise InvalidInput with the position of misfits."""
+    """Parse MERGE from INTO on."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -290,7 +290,7 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume MERGE's source; return its text and alias, or raise InvalidInput for a nameless query."""
+    """Consume MERGE's source; return its text and alias."""
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -334,7 +334,7 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
-    """Consume and return one WHEN clause; raise InvalidInput for BY SOURCE or an unfitting verb."""
+    """Consume and return one WHEN clause."""
     reader.need("WHEN")
     start, is_insert = reader.at, reader.took("NOT")
     reader.need("MATCHED")
@@ -359,7 +359,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
-    """Consume `(columns) VALUES (values)`; return pairs, or raise InvalidInput if counts differ or columns repeat."""
+    """Consume `(columns) VALUES (values)`; return pairs."""
     columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
@@ -374,7 +374,7 @@ def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
 
 
 def _update(reader: _Reader) -> UpdateStatement:
-    """Parse UPDATE after its first word, consuming all tokens."""
+    """Parse UPDATE after its first word."""
     target = reader.target()
     reader.need("SET")
     values = reader.assignments(target, "WHERE")
@@ -392,7 +392,7 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
-    """Parse INSERT from its second word on, consuming all tokens; raise InvalidInput for unsupported clauses."""
+    """Parse INSERT from its second word on."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")
@@ -416,9 +416,6 @@ def _is_list_of_names(reader: _Reader) -> bool:
     )
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
-
-
 class StatementRun:
     """One attempt of the statement `text`: `run` writes changes into `txn`, and may make `view` show `txn`."""
 
@@ -428,7 +425,7 @@ class StatementRun:
         self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
 
     def run(self, statement: Statement) -> None:
-        """Write the statement's changes into the transaction; may raise InvalidInput or InvalidRecords."""
+        """Write the statement's changes into the transaction."""
         match statement:
             case MergeStatement():
                 self._merge(statement)
@@ -459,7 +456,7 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Run jobs that merge the source into the transaction, which the view shows; raises InvalidInput."""
+        """Run jobs that merge the source into the transaction, which the view shows."""
         keys = self._txn.config.identifying
         on = {self._column(name): source_column for name, source_column in statement.on}
         if {*on} != {*keys}:
@@ -558,7 +555,7 @@ class StatementRun:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
-        """Insert queried rows, or overwrite all, in the transaction, which the view shows; raises InvalidInput."""
+        """Insert queried rows, or overwrite all, in the transaction, which the view shows."""
         rows = self._query(statement.query)
         if not statement.by_name:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names

@@ -2,9 +2,9 @@
 
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
-Each write of a batch is one transaction, whose commit records the query's id, and the numbers of batch and write. Spark
-runs the last batch again after a crash. A write that the table already has is then skipped, with the event `left_out`
-and the result None. A write without rows makes no commit.
+Each write of a batch is one transaction, whose commit records the query's id, and the numbers of batch and write. A
+write that the table already has is skipped, with the event `left_out` and the result None. A write without rows makes
+no commit.
 
 Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
 without a `stream_id` gets a new checkpoint.
@@ -40,7 +40,7 @@ _EXECUTION = "spark.sql.execution.id"  # Spark gives each attempt of a batch its
 def upserts(
     table: TableContext, *, stream_id: str | None = None, retries: int = RETRIES
 ) -> Callable[[DataFrame, int], CommitResult | None]:
-    """Make a function for `foreachBatch` that upserts each batch by key, once; see `batches`."""
+    """Make a function for `foreachBatch` that upserts each batch by key; see `batches`."""
     return batches(table, functions.write, stream_id=stream_id, retries=retries)
 
 
@@ -57,7 +57,6 @@ def batches(
     defaults to the query's id. The function returns the commit's result, or None without a commit.
 
     Raises:
-        WrongCheckpoint: by the function: the stream was written with another checkpoint.
         InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes overlap.
     """
     if stream_id is not None:

@@ -1,7 +1,6 @@
 """Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
 
-A second attempt finds the first one's file. A task that outlives its transaction removes its files; if it is killed
-before, a later clean does.
+A task that outlives its transaction removes its files; if it is killed before, a later clean does.
 """
 
 from __future__ import annotations
@@ -69,9 +68,6 @@ def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Bat
     return run
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
     """Make a function that yields the results of `each` for the pieces of `work` whose numbers it gets."""
 
@@ -116,9 +112,6 @@ def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.
     merge_columns = [full.field(name) for name in hudi_schema.absent(columns_to_merge(full, rule), columns.names)]
     merged = merged_rows(writer.place, file_slice, pa.schema([*columns, *merge_columns]), rule)
     return pa.concat_tables(list(merged)).select(columns.names)
-
-
-# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 def keyer(
@@ -187,12 +180,9 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
     return per_batch(lambda rows: pa.table([pc.unique(writer.keyed_deletes(rows)[2])], schema=PARTITIONS))
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Numbered:
-    """The file groups of one write, numbered by the driver, the same in every attempt.
+    """The file groups of one write, numbered by the driver.
 
     `old` has those that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
     of its `buckets` new groups.
@@ -205,7 +195,7 @@ class Numbered:
 
     @classmethod
     def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
-        """Number `slices`, then the new groups of the partitions in `counts`; wrong buckets raise Corrupt."""
+        """Number `slices`, then the new groups of the partitions in `counts`."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
             bucket_groups(slices, index)  # raises before anything is written
@@ -240,14 +230,14 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     """Write all rows of this task, held in memory, as one new file group per table partition.
 
     A further split would differ between attempts. Raises InvalidRecords for rows outside of `within`, or a repeated
-    key; RuntimeError outside of a Spark task.
+    key.
     """
     if not (collected := list(batches)):
         return []
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("base files are written in Spark tasks only")
-    task = context.partitionId()  # the same in each attempt
+    task = context.partitionId()
     by_partition = changes_by_partition(writer, pa.Table.from_batches(collected), None)
     if within is not None:
         check_within(by_partition, within)
@@ -264,10 +254,7 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """Make a function that writes the changes of one group (partition and number) and returns statistics.
-
-    `valued`: deletes have ordering values.
-    """
+    """Make a function that writes the changes of one group (partition and number) and returns statistics."""
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
         """Write the group's next file, or a new group's first; return its statistics, if any."""

@@ -53,9 +53,6 @@ def register(
 
     The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
     `storage_options` are those of a URL, not of a table. Other arguments and errors are as for `read`.
-
-    Raises:
-        TableNotFound: no table exists at this URL.
     """
     if isinstance(source, TableContext) and storage_options is not None:
         raise InvalidInput(f"{source!r} is open: give storage_options with a URL, or leave them out")
@@ -74,13 +71,11 @@ def sql(
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
     The statement reads that view as of the transaction, other views as the session does. Afterwards the view shows the
-    result. ON must compare exactly the key and partition columns. INSERT does not check for existing keys without a
-    bucket index. INSERT OVERWRITE replaces all rows.
+    result. SPARK.md has the rules of each statement.
 
     Raises:
         InvalidInput: the text is no supported statement, or no such view is registered.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
-        WriteConflict: all `retries` + 1 tries lost to other writers.
     """
     if find_spec("sqlglot") is None:
         raise ModuleNotFoundError(

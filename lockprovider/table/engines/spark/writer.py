@@ -2,8 +2,7 @@
 
 Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
 planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
-commit. It sends the heartbeat, as does every task, and `commit` resumes the instant. Not promised: that a write
-survives longer than the heartbeat's tolerance (120 s) without one of these processes.
+commit. It sends the heartbeat, as does every task, and `commit` resumes the instant.
 
 Source: Spark's `DataSourceWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -113,10 +112,7 @@ class WriteJob:
     is_ignored: bool = False
 
     def check(self) -> TableContext | None:
-        """Open or create the table, or set `is_ignored`; set `stage` for a gathering write.
-
-        Raises DoesNotFit or InvalidInput for rows that do not fit.
-        """
+        """Open or create the table, or set `is_ignored`; set `stage` for a gathering write."""
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
         if table is None:
@@ -238,7 +234,7 @@ class _JobWriter:
 
 
 class BatchWriter(_JobWriter, DataSourceArrowWriter):
-    """Writer of a batch as one commit; with mode overwrite it replaces all rows."""
+    """Writer of a batch as one commit."""
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -1,19 +1,4 @@
-"""Errors of tables, grouped by what the caller does about them.
-
-    TableError
-    |-- TableNotFound        check the path, or create the table
-    |-- TableExists          open it instead
-    |-- TableReplaced        another table is at the URL now; open it again
-    |-- UnsupportedTable     change the table (or use another engine), then open again
-    |-- UnsupportedSchema    cast the named column
-    |-- InvalidRecords       fix the rows
-    |   `-- DoesNotFit       cast, rename or drop the named field (also an UnsupportedSchema)
-    |-- WriteConflict        read a fresh snapshot and do the work again
-    |-- Aborted              this attempt is over; begin a new one
-    |-- AlreadyCommitted     continue with the next batch
-    |-- WrongCheckpoint      start the query with its former checkpoint, or as a new stream
-    |-- HistoryGone          ask for a later time
-    `-- Corrupt              repair or restore the named file
+"""Errors of tables. README.md, "Errors", says what a caller does about each.
 
 Every message names the bad value and the next step.
 """

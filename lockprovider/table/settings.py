@@ -80,7 +80,7 @@ class FailedWrites(str, Enum):
     """Time at which the files of a failed writer are rolled back.
 
     LAZY: another writer rolls them back once the heartbeat is too old. EAGER: the next write does, even if their writer
-    lives; correct only without other writers.
+    lives.
     """
 
     LAZY = "LAZY"
@@ -89,7 +89,7 @@ class FailedWrites(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """The heartbeat intervals, by default Hudi's; all writers of a table should agree.
+    """The heartbeat intervals, by default Hudi's.
 
     Attributes:
         interval_s: `hoodie.client.heartbeat.interval_in_ms`, in seconds.
@@ -114,8 +114,8 @@ class IndexSettings:
 
     Attributes:
         kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up in the same way.
-        buckets: `hoodie.bucket.index.num.buckets`; None if not given.
-        fields: `hoodie.bucket.index.hash.field`; empty if not given.
+        buckets: `hoodie.bucket.index.num.buckets`.
+        fields: `hoodie.bucket.index.hash.field`.
     """
 
     kind: str
@@ -149,8 +149,8 @@ class TableSettings:
         lock: the lease of the table lock.
         heartbeat: when a writer counts as dead.
         mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
-            buckets and an ordering column: writes that read nothing conflict with no others. NOT promised: which of two
-            rows with equal ordering values wins, and that a delete outlasts a compaction.
+            buckets and an ordering column: writes that read nothing conflict with no others. README.md,
+            "Non-blocking writers", has what is NOT promised.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: the rule for which other writes a write loses to (see `conflict`).
         retention: the default for what a clean keeps.
@@ -158,14 +158,13 @@ class TableSettings:
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
             It lists all files.
         compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
-            never. A failed service fails no commit.
+            never.
         clustering: the same for clustering, on tables without buckets.
         index: the expected index of the table; None: any.
-        check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot. It helps
-            only if all writers do so. A bucket index does not need it.
+        check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot.
         carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
             `hoodie.write.rolling.metadata.keys`). Each commit copies these keys, under the lock, from the last commit
-            that has some. Such commits do not join a group commit.
+            that has some.
         read_from_metadata: whether reads take the list of files from the metadata table. Worthwhile from about 50,000
             files on.
         write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`); None:
@@ -380,7 +379,7 @@ def _mode(text: str) -> Mode:
 
 
 def _failed(text: str) -> FailedWrites:
-    """Parse the policy for failed writes; raise `InvalidSettings` if unknown."""
+    """Parse the policy for failed writes."""
     try:
         return FailedWrites(text.strip().upper())
     except (ValueError, AttributeError):

@@ -29,6 +29,8 @@ from lockprovider.table.settings import IndexSettings
 class TableSpec:
     """Definition of a new table: columns, keys, partitions, storage.
 
+    `url_encode`, `buckets` and `table_type` cannot be changed later.
+
     Attributes:
         name: the table's name, for people and catalogs.
         schema: the columns, without Hudi's meta columns; or rows with these columns (a DataFrame, a pyarrow Table).
@@ -38,14 +40,13 @@ class TableSpec:
             wins.
         hive_style: name folders `month=1` instead of `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
-            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value. It
-            cannot be changed later.
+            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value.
         buckets: the number of file groups in each partition; a row's key selects its file group (Hudi's bucket index).
-            Keys are then never looked up, and two writers that insert the same new key conflict. It cannot be changed
-            later. None: keys are looked up.
+            Keys are then never looked up, and two writers that insert the same new key conflict. None: keys are looked
+            up.
         bucket_by: the columns of the record key that select the bucket; empty for all.
         table_type: `copy_on_write`: a change rewrites the files of its file groups. `merge_on_read`: a change goes into
-            log files, which readers merge until a compaction does. It cannot be changed later.
+            log files, which readers merge until a compaction does.
         version: the table version, 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade a table of version 9.
         visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers. But JVM
             Hudi's incremental queries MAY THEN MISS COMMITS, as may every other reader that takes the largest

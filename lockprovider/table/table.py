@@ -1,7 +1,4 @@
-"""`Table`: the public interface of a Hudi table that many writers share.
-
-Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
-"""
+"""`Table`: the public interface of a Hudi table that many writers share."""
 
 from __future__ import annotations
 
@@ -77,6 +74,8 @@ class Table(TableContext):
         NotAcquired, LeaseLost, PublishUnknown: by writes and services (`clean` and those below it): the lock failed.
             After `PublishUnknown` the change may be visible.
         UnsupportedTable: by writes and services: the table cannot be written here.
+        VersionMismatch: by `restore` and changes of the properties: a writer without the lock changed them at the same
+            moment; try again.
         Fenced: by writes, `clean`, `archive`, `restore`, compactions and clusterings `under` a fence: a newer epoch has
             committed.
 
@@ -181,7 +180,7 @@ class Table(TableContext):
         Args:
             columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
-                of tuples. Files and row groups without matching rows are not read.
+                of tuples.
             partitions: paths of partitions, as folders are named.
             as_of: a version, see `version`; `AsOf` has Hudi's own meaning of a time.
             read_optimized: read only the base files of a merge-on-read table: quicker, and as old as the last
@@ -273,7 +272,6 @@ class Table(TableContext):
             DoesNotFit: a field is unknown to the table, has a type that does not fit, or has a value that would change.
             InvalidRecords: a key is null, comes twice in `rows` or (if checked) exists in the table.
             UnsupportedSchema: a DataFrame's column has no Arrow type.
-            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -312,7 +310,6 @@ class Table(TableContext):
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
-            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
         >>> done.updated, done.inserted
@@ -335,7 +332,6 @@ class Table(TableContext):
         Raises:
             InvalidRecords: a key is null, or a key or partition column is missing.
             InvalidInput: the condition does not fit the table.
-            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> table.delete("city = 'ulm' and fare > 3").deleted, table.delete(rows.select(["id", "city"])).deleted
         (1, 1)
@@ -360,7 +356,6 @@ class Table(TableContext):
 
         Raises:
             InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.
-            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
         >>> sorted(table.to_arrow().column("id").to_pylist())
@@ -379,7 +374,6 @@ class Table(TableContext):
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
             InvalidInput: a path leads nowhere.
-            WriteConflict, Aborted, PublishUnknown: see `Table`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
@@ -392,8 +386,8 @@ class Table(TableContext):
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
-        A clean end of the block commits, an exception rolls back. Without `with`, call `commit()` or `rollback()`. Use
-        `transact` for retries. `pinned=False`: take the snapshot at the first read or write.
+        Without `with`, call `commit()` or `rollback()`. Use `transact` for retries. `pinned=False`: take the snapshot
+        at the first read or write.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -419,8 +413,7 @@ class Table(TableContext):
         `pinned`: see `transaction`.
 
         Raises:
-            WriteConflict, Aborted, PublishUnknown: see `Table`; `Aborted` also if the table's properties changed and
-                `retries` is 0.
+            Aborted: also if the table's properties changed and `retries` is 0.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
@@ -543,8 +536,7 @@ class Table(TableContext):
     ) -> str | None:
         """Write a clustering plan for another process or JVM Hudi to run; returns its begin time, or None.
 
-        None: no files are to be joined. Writes to the planned file groups lose until the plan has run. Arguments and
-        errors are those of `cluster`.
+        None: no files are to be joined. Arguments and errors are those of `cluster`.
 
         >>> table.schedule_clustering() is None  # a file in each partition
         True
@@ -578,8 +570,8 @@ class Table(TableContext):
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`). Safe to repeat.
 
-        Their rows stay. If there is something to archive, rolls back dead writers first. `dry_run`: write nothing, and
-        return what would be archived if no writer is dead.
+        If there is something to archive, rolls back dead writers first. `dry_run`: write nothing, and return what would
+        be archived if no writer is dead.
 
         Raises:
             InvalidSettings: `keep` is impossible.
@@ -657,14 +649,13 @@ class Table(TableContext):
     def restore(self, version: TableVersion) -> RestoreResult:
         """Undo every commit that completed after `version`; the result lists them. Safe to repeat.
 
-        Also removes pending writes, a metadata table, and the epochs of these commits. Until a restore is finished, no
-        commit is possible. NOT promised: anything, if JVM writers run at the same time.
+        Also removes pending writes, a metadata table, and the epochs of these commits. NOT promised: anything, if JVM
+        writers run at the same time.
 
         Raises:
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
             Aborted: the table has a metadata table and a pending write, whose writer may be building it.
-            VersionMismatch: as for `share`.
 
         >>> before = table.version
         >>> done = table.delete("id = 1")
@@ -682,7 +673,6 @@ class Table(TableContext):
             UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
             InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
             Aborted: other writers committed each time while the keys were read.
-            VersionMismatch: as for `share`.
 
         >>> Table.create("memory://docs/none", TableSpec("none", rows, "id")).adopt_bucket_index(4)
         """
@@ -691,14 +681,12 @@ class Table(TableContext):
     def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
         """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes. Safe to repeat.
 
-        A JVM job that contradicts these properties fails; one that began without the lock takes none until its restart.
-        A transaction in progress ends with `Aborted`. If writers here keep a metadata table's listing, its statistics
-        are deleted. `dry_run`: write nothing. `all_in_utc`: confirm that all writers ran in UTC; a copy of a table with
-        local times needs it.
+        A running JVM job that began without the lock takes none until its restart. A transaction in progress ends with
+        `Aborted`. If writers here keep a metadata table's listing, its statistics are deleted. `dry_run`: write
+        nothing. `all_in_utc`: confirm that all writers ran in UTC; a copy of a table with local times needs it.
 
         Raises:
             Aborted: a write is pending, whose writer may be building what this removes; nothing was changed.
-            VersionMismatch: a writer without the lock changed the properties at the same moment; try again.
 
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
@@ -713,7 +701,6 @@ class Table(TableContext):
 
         Raises:
             Aborted: a write is pending; nothing was changed.
-            VersionMismatch: as for `share`.
 
         >>> sorted(change.key for change in table.unshare(dry_run=True))[-1]
         'hoodie.write.lock.provider'
@@ -736,9 +723,6 @@ class Table(TableContext):
 
         A transaction in progress ends with `Aborted`, as after every change of the properties.
 
-        Raises:
-            VersionMismatch: as for `share`.
-
         >>> table.set_visibility("ordered")
         """
         share.set_visibility(self, visibility)
@@ -751,7 +735,6 @@ class Table(TableContext):
 
         Raises:
             Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
-            VersionMismatch: as for `share`.
 
         >>> table.retire_metadata_table()  # the table has none
         0

@@ -27,11 +27,6 @@ class TableTransaction(TransactionHandle):
     has changed the same file groups since; an exception discards them. NOT promised: that a row which was only read is
     unchanged at the commit; that a transaction reads its own changes.
 
-    The functions of the engines accept it, too: `engines.spark.write(txn, df)`.
-
-    Attributes:
-        extra: texts by name, stored in the commit's metadata.
-
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
     >>> done = table.append(rows)
@@ -71,9 +66,6 @@ class TableTransaction(TransactionHandle):
 
         The rows stay in memory until the commit, as those of `upsert` and `overwrite` do.
 
-        Raises:
-            InvalidRecords, UnsupportedSchema: the columns do not fit.
-
         >>> with txn:
         ...     txn.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> table.count()
@@ -85,7 +77,7 @@ class TableTransaction(TransactionHandle):
         """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
 
         Raises:
-            InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before.
+            InvalidRecords: a delete came before; else as `Table.upsert`.
 
         >>> with txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -103,9 +95,6 @@ class TableTransaction(TransactionHandle):
         """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin, read now.
 
         No delete can follow an append or an overwrite.
-
-        Raises:
-            InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.
 
         >>> with txn:
         ...     txn.delete("city = 'ulm'")

@@ -132,11 +132,10 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 # Decisions:
 # - float64 into float32 must be exact, so 0.1 is refused: a filter `f = 0.1` would no longer find the row.
 # - A date into a timestamp is refused: engines differ in whose midnight it is.
-# - A float into a decimal, and back, is checked by the float's shortest text, large whole numbers by their value.
 # - -0.0 fits integers and decimals, and loses its sign.
 # - float64 refuses an int64 beyond 2**53 even if it holds it (2**60): casting back saturates on some processors.
 # - Two equal keys in one map are refused: a log file and a JVM rewrite of a base file would keep one of them.
-# - A write widens no column; JVM Hudi does (int to bigint). Columns that it has widened are read.
+# - A write widens no column; JVM Hudi does (int to bigint).
 WRITE = Rules.of(
     "WRITE",
     # columns: bool int32 int64 float32 float64 decimal string binary date timestamp, timestamp UTC
@@ -161,7 +160,6 @@ WRITE = Rules.of(
     """,
 )
 
-# `READ` is as wide as JVM Hudi's reader. Any other type means a damaged table.
 READ = Rules.of(
     "READ",
     """
@@ -258,8 +256,8 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
     """Return the table's schema with the columns of `added`.
 
-    An added column may have a wider struct, or be a path: `st.y`, `l.element.y`, `m.value.y`. New fields are nullable,
-    and come last. May raise UnsupportedSchema, or InvalidInput for an unknown path.
+    An added column may also be one of the forms that `Table.add_columns` names. New fields are nullable, and come last.
+    May raise UnsupportedSchema, or InvalidInput for an unknown path.
     """
     evolved = list(table)
     for column in without_meta_columns(added):
@@ -293,7 +291,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return `old` with the fields of `new` added, nested fields too; may raise `UnsupportedSchema`."""
+    """Return `old` with the fields of `new` added, nested fields too."""
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
         number = by_name.get(field.name)

@@ -64,9 +64,6 @@ def validity(values: pa.Array) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
 
 
-# -- by pyarrow's cast -------------------------------------------------------------------------------------------------
-
-
 def _cast(values: pa.Array, column: pa.DataType) -> pa.Array:
     try:
         return values.cast(column)
@@ -99,9 +96,6 @@ def _float_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
     return values.storage.cast(column)
-
-
-# -- decimals ----------------------------------------------------------------------------------------------------------
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
@@ -159,9 +153,6 @@ def _java_number(word: str) -> str:
 _JAVA_PLAIN = (-2, 7)  # positions of the point in 0.001 and in 9,999,999
 
 
-# -- text and bytes ----------------------------------------------------------------------------------------------------
-
-
 def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
     """Convert text or bytes of any kind to 32-bit offsets, numbers to text."""
     if types.is_string_view(values.type) or types.is_binary_view(values.type):
@@ -210,9 +201,6 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 }
 
 
-# -- maps --------------------------------------------------------------------------------------------------------------
-
-
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     """Return the position of a key that equals an earlier key of its map, or None; `lengths` counts each map's keys."""
     if lengths.max(initial=0) <= 1:
@@ -222,9 +210,6 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     both = rows * len(encoded.dictionary) + encoded.indices.to_numpy()
     first = np.unique(both, return_index=True)[1]
     return None if len(first) == len(both) else int(np.setdiff1d(np.arange(len(both)), first)[0])
-
-
-# -- lists -------------------------------------------------------------------------------------------------------------
 
 
 def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
@@ -262,9 +247,6 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
         return lists.flatten()
 
 
-# -- repeated values ---------------------------------------------------------------------------------------------------
-
-
 def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
     """Return the values at these places; raise TooLong if 32-bit offsets may not suffice.
 
@@ -280,9 +262,6 @@ def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
     if size > ARRAY_BYTES:
         raise TooLong
     return values.take(places)
-
-
-# -- runs --------------------------------------------------------------------------------------------------------------
 
 
 def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:

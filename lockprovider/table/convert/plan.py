@@ -1,7 +1,4 @@
-"""Compiler of conversion plans, which convert rows of one schema to rows of another.
-
-Fields match by name, with their case, at every depth; never by position.
-"""
+"""Compiler of conversion plans, which convert rows of one schema to rows of another."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ def compile_plan(
 ) -> Plan:
     """Compile a plan that converts rows of `source` to rows of `table`.
 
-    Hudi's meta columns that `table` lacks are left out, with a warning. A field that `source` lacks becomes null, or a
-    misfit if it is `needed`, not nullable, or `missing` is `refuse`. With rules `READ` it becomes null, and columns
-    that `table` lacks are left out. Raises DoesNotFit (with `READ` Corrupt), which names every misfit.
+    A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
+    With rules `READ` it becomes null, and columns that `table` lacks are left out. Raises DoesNotFit (with `READ`
+    Corrupt), which names every misfit.
     """
     plan = Plan(source, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
@@ -315,7 +312,7 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, Convert]]:
-        """Each table column's index in the rows (None if missing) and step; may raise as `compile_plan`."""
+        """Each table column's index in the rows (None if missing) and step."""
         if self.rules is not READ:
             without_meta_columns(self.source)
         compiler = _Compiler(self.missing, self.rules)
@@ -345,7 +342,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert a column, chunk by chunk; raise `DoesNotFit` or `Corrupt` for the first misfit."""
+        """Convert a column, chunk by chunk."""
         if step is _same:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

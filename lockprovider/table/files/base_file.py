@@ -231,7 +231,7 @@ def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
-        return None  # The JVM orders by UTF-16, Arrow by UTF-8.
+        return None
     return least.decode(), greatest.decode()
 
 

@@ -225,8 +225,7 @@ def encode_log(
 ) -> tuple[WriteStat, bytes]:
     """Encode a log file of rows, their unique keys, and deletes in the form that `rows_of_keys` returns.
 
-    A delete carries its row's ordering value, lest a late row restore the base row. Raises `InvalidRecords` as
-    `refuse_unordered`, or for a file name that the JVM does not accept.
+    Raises `InvalidRecords` as `refuse_unordered`, or for a file name that the JVM does not accept.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)

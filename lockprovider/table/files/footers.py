@@ -249,7 +249,7 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """Encode notes for the lock folder, without filters above 4 KiB, or beyond 4 MiB in all."""
+    """Encode notes for the lock folder, without long filters."""
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
         length = len(note.filter or "")
@@ -296,8 +296,7 @@ def may_have_range(kind: pa.DataType) -> bool:
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
     """Extract the column ranges from a footer.
 
-    These get none: floats (statistics ignore NaN), decimals, booleans, binary and nested columns; texts longer than 64
-    characters; columns after 32 with a range; dates and timestamps with Spark's legacy mark.
+    SPECIFICATION.md, "Footers", names the columns that get one; statistics of floats ignore NaN.
     """
     fields, ranges, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})

@@ -1,4 +1,4 @@
-"""Writer of a transaction's data files, and of those that table services rewrite. Picklable; uses no lock.
+"""Writer of a transaction's data files, and of those that table services rewrite.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -170,10 +170,7 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files in one object; skip few files, whose own writes mark them.
-
-        An instant uses one kind of markers, since a JVM rollback reads only one kind.
-        """
+        """Write the markers of many new files in one object; skip few files, whose own writes mark them."""
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
@@ -193,10 +190,7 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win.
-
-        Merge-on-read writes a log as `log`; copy-on-write reads the base file, and writes the next one as `merge`.
-        """
+        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win."""
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
@@ -260,10 +254,7 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker, and cache its note; keep an earlier attempt's file with the same keys.
-
-        Raises `Aborted` if that file has other keys, or, without `here`, the instant was rolled back.
-        """
+        """Create a base file after its marker, cache its note; keep an earlier attempt's file with the same keys."""
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
         if self.here is not None:
@@ -280,7 +271,7 @@ class GroupWriter:
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
         """Return `stat` if `here` or the instant exists; else remove a `created` file and raise `Aborted`.
 
-        A task may outlive its transaction. A file of an earlier attempt stays, since it may be committed.
+        A file of an earlier attempt stays, since it may be committed.
         """
         if self.here is not None or self.place.store.list(f"{layout.TIMELINE}/{self.begin}"):
             return stat
@@ -478,10 +469,7 @@ def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.
 
 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
-    """Read a slice, and create the marker and base file that compact it; commit times and sequence numbers stay.
-
-    An empty file is written too, lest the previous base file's rows reappear.
-    """
+    """Read a slice, and create the marker and base file that compact it; commit times and sequence numbers stay."""
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]
     needed = [name for name in columns_to_merge(full, rule) if name not in stored]

@@ -157,7 +157,7 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    Null is lowest, NaN highest. A missing or nested ordering column raises, if keys repeat.
+    A missing or nested ordering column raises, if keys repeat.
     """
     if are_unique(keys):
         return rows, keys

@@ -194,9 +194,8 @@ def mask_of(values: pa.Array) -> NDArray[np.bool_]:
 class LogMerge:
     """Merge of one slice's folded logs with its base file. Not thread-safe.
 
-    Pass all base batches to `merged`, then call `rest`. With `in_place` log rows keep the positions of replaced rows;
-    else `rest` returns them, which costs less. After a delete without a value, a log row with a lower value than the
-    base row lets the base row reappear.
+    Pass all base batches to `merged`, then call `rest`. After a delete without a value, a log row with a lower value
+    than the base row lets the base row reappear.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:

@@ -1,7 +1,4 @@
-"""Base files by the location of their table: open them in any process, and look up record keys in them.
-
-In a table with one key column that column is read instead of the record keys, whole numbers as numbers.
-"""
+"""Base files by the location of their table: open them in any process, and look up record keys in them."""
 
 from __future__ import annotations
 
@@ -97,9 +94,6 @@ class TablePlace:
     @property
     def is_local(self) -> bool:
         return self.store.kind == _LOCAL
-
-
-# -- record keys -------------------------------------------------------------------------------------------------------
 
 
 class KeyMatch(Protocol):

@@ -181,7 +181,7 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock) -> None:
-        """Decode a block and collect its events in `part`; may raise `Corrupt` or `UnsupportedTable`."""
+        """Decode a block and collect its events in `part`."""
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block)
             return

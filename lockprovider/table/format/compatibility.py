@@ -1,8 +1,5 @@
 """Checks whether this library can read or write a table, and the settings by which JVM Hudi's writers can share it.
 
-An unknown property or value may change what a row means, so the table is refused; lock settings that this library
-cannot use prevent writes. A read is refused only if its rows could be wrong.
-
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`; Hudi 1.2.0 `HoodieWriterUtils.validateTableConfig`,
 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
 """
@@ -24,8 +21,6 @@ from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, PARTITIONS_KEY, READABLE_VERSIONS, TableConfig
 
 # -- settings for JVM writers ------------------------------------------------------------------------------------------
-# Spark's writers adopt every setting in `hoodie.properties`, and fail if a job contradicts one. HoodieStreamer, Flink,
-# the Java client, `ALTER TABLE` and `archive_commits` ignore them.
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
@@ -134,10 +129,7 @@ def visibility(config: TableConfig) -> str:
 
 
 def is_unordered(config: TableConfig) -> bool:
-    """Return whether the commits of one decision are stored at once, in any order.
-
-    JVM Hudi's incremental queries and hudi-rs, whose checkpoint is a completion time, MAY then MISS COMMITS.
-    """
+    """Return whether the commits of one decision are stored at once, in any order."""
     return visibility(config) == UNORDERED
 
 
@@ -224,10 +216,7 @@ def check_readable(config: TableConfig) -> None:
 
 
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
-    """Raise `UnsupportedTable`, with the next step, if a write would damage the table, or would misread its rows.
-
-    With an empty time zone, every JVM writer has to run with `-Duser.timezone=UTC`.
-    """
+    """Raise `UnsupportedTable`, with the next step, if a write would damage the table, or would misread its rows."""
     against = reasons(config, keeps_listing=keeps_listing)
     if against:
         raise UnsupportedTable(
@@ -363,10 +352,7 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine; or empty.
-
-    With `keeps` the writer maintains the listing of files.
-    """
+    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine; or empty."""
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     other_partitions = [name for name in named if name != LISTING]
     if not named:

@@ -1,13 +1,5 @@
 """Codec of version 3 HFiles, the metadata table's format: sorted keys with their values, in blocks.
 
-    block     magic (8) | int32 size on disk | int32 size | int64 offset of the block before | byte kind of checksum
-              | int32 16384 | int32 33 + size on disk without checksums | payload | checksums
-    DATABLK*  entries: int32 key length + 12 | int32 value length | int16 key length | key | 10 bytes | value | 00
-    METABLKc  a Bloom filter of the keys, in base files
-    IDXROOT2  int64 offset | int32 size | vint length | key; one index of data blocks, one of METABLKc
-    FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
-    trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | minor version (1) | 00 00 03
-
 All numbers are big-endian. A file is read as a whole, so reads ignore the indexes.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
@@ -30,6 +22,7 @@ _VERSION = b"\x00\x00\x00\x03"
 _MAJOR, _MOST_MINOR = 3, 3  # Hudi before 1.1 writes minor version 3.
 _TRAILER, _DATA, _META, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"METABLKc", b"IDXROOT2", b"FILEINF2"
 _BLOOM = b"bloomFilter"
+# magic, size on disk, size, offset of the block before, kind of checksum, bytes per checksum, size without checksums
 _HEAD = struct.Struct(">8siiqBii")
 _ENTRY = struct.Struct(">iih")
 _AROUND_KEY = 12  # own length, empty column family, time, kind
@@ -131,7 +124,7 @@ def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes
 
 
 def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a data block's keys and values; raise `ValueError` for an invalid entry."""
+    """Yield a data block's keys and values."""
     at = 0
     while at < len(content):
         key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)

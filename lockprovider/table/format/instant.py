@@ -1,7 +1,5 @@
 """Instants of the timeline: parse and build their file names.
 
-Times are text, `yyyyMMddHHmmssSSS` in UTC, and compare as strings.
-
 Source: Hudi table versions 8 and 9, `InstantFileNameGeneratorV2`, `HoodieInstantTimeGenerator`.
 """
 

@@ -162,7 +162,7 @@ def nested(partition: str, other: str) -> InvalidRecords:
 class PartitionStyle:
     """Mapping of partition values to folders and back, equal to the JVM's with the same settings.
 
-    Different values have different paths. Values that this library, hudi-rs or the JVM would misread are refused.
+    Different values have different paths.
     """
 
     fields: tuple[str, ...] = ()
@@ -291,7 +291,7 @@ def parse_base_file(name: str, suffix: str = "parquet") -> BaseFile | None:
 class LogFile:
     """Parsed name of a log file; `version` counts within its instant's write.
 
-    The JVM ignores logs whose `write_token` has letters. A log with `is_cdc` has changes for JVM change feeds, no rows.
+    A log with `is_cdc` has changes for JVM change feeds, no rows.
     """
 
     file_id: str

@@ -4,7 +4,7 @@
     rows      int32 3, int32 count, then for each row an int32 length and its Avro datum
     deletes   int32 3, int32 length, and one Avro datum: a list of keys with ordering values
 
-All numbers are big-endian. The last number counts from the magic, and reveals a torn block of a dead writer.
+All numbers are big-endian. The last number counts from the magic, and reveals a torn block.
 
 Source: Hudi `HoodieLogFormatWriter`, `HoodieLogFileReader`, `BaseHoodieLogRecordReader`, `HoodieAvroDataBlock`,
 `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; Avro 1.11 specification, "Binary Encoding".
@@ -82,7 +82,7 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Return a block's bytes with its magic; raise `ValueError` for 2 GiB or more."""
+    """Return a block's bytes with its magic."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -127,7 +127,7 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
-    """Decode the bytes between a block's sizes; raise `Corrupt` if damaged, `UnsupportedTable` if unknown."""
+    """Decode the bytes between a block's sizes."""
     with undamaged(f"log file {file_name!r} has a block that cannot be understood"):
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -161,8 +161,7 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
     """Return the valid blocks with rows or deletes; pass blocks in merge order.
 
-    A rollback of an older table removes earlier blocks of its instant; other commands raise `UnsupportedTable`. A log
-    compaction's result replaces its sources, at the position of the newest.
+    A rollback of an older table removes earlier blocks of its instant; other commands raise `UnsupportedTable`.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -224,7 +223,7 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode the rows of an Avro block; raise `UnsupportedTable` if its version is unknown."""
+    """Decode the rows of an Avro block."""
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -329,10 +328,7 @@ _READ_AS = {  # alike in hudi-rs, or widened
 
 
 def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
-    """Encode a delete block with `values` of type `wrapper`; with None deletes win over all earlier rows.
-
-    An int of 0 counts as no value. Readers fail at several types in one block.
-    """
+    """Encode a delete block with `values` of type `wrapper`; with None deletes win over all earlier rows."""
     name, ordering_values = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
     if name == _DECIMAL:

@@ -1,11 +1,5 @@
 """Codec of the timeline archive: its file names and manifests, and the bytes of new parquet files.
 
-    <min begin>_<max begin>_<level>.parquet   archived instants; ten files of one level become one of the next
-    manifest_<n>                              JSON list of the files that form the archive
-    _version_                                 the number n of the current manifest
-
-`state.archive_index` reads the parquet files.
-
 Source: Hudi `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant.avsc`.
 """
 

@@ -1,7 +1,6 @@
 """Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes.
 
-Other codecs use its functions for containers and schemas. Decoders raise `Corrupt` with the file's name, also for
-layout 1 (JSON) and empty files.
+Decoders raise `Corrupt` with the file's name, also for layout 1 (JSON) and empty files.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ PARTITIONS_KEY = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 _KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # newer Hudi
 KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # true omits the column's name (version 8)
-# The JVM does not store these; its Spark writers adopt them from this file.
+# The JVM does not store these.
 INDEX = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 BUCKETS = "hoodie.bucket.index.num.buckets"
@@ -164,8 +164,8 @@ def own_rule(raw: Mapping[str, str]) -> str:
 class TableConfig:
     """Configuration of a table. `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is the recorded zone of instant times; if empty, JVM writers use their local zone. Only tables of version
-    9 from another engine have several `ordering_fields`. Partitions in `metadata_inflight` are still being built.
+    `timezone` is the recorded zone of instant times; if empty, JVM writers use their local zone. Partitions in
+    `metadata_inflight` are still being built.
     """
 
     name: str
@@ -227,10 +227,7 @@ class TableConfig:
 
     @property
     def names_single_key(self) -> bool:
-        """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
-
-        In version 8, Hudi 1.0.0 to 1.0.2 omit the name.
-        """
+        """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does."""
         if self.key_is_named is not None:
             return self.key_is_named
         if recorded := self.raw.get(_KEY_ENCODING, "").strip().upper():
@@ -360,7 +357,7 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
 
 
 def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
-    """Return the table's bucket index or None; raise `Corrupt` if invalid."""
+    """Return the table's bucket index or None."""
     if raw.get(INDEX, "").strip().upper() != BUCKET:
         return None
     buckets = number_at(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS

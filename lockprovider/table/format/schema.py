@@ -126,7 +126,7 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
-    """Return the Avro type of an Arrow type; raise `UnsupportedSchema` if none fits."""
+    """Return the Avro type of an Arrow type."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     if types.is_decimal128(kind):
@@ -195,7 +195,7 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
-    """Return an Avro type's Arrow type and add its definitions to `named`; may raise `UnsupportedSchema`."""
+    """Return an Avro type's Arrow type and add its definitions to `named`."""
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -265,10 +265,7 @@ def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
-    """Describe a column name of `latest` that misleads in files from `oldest_begin` on; empty if none does.
-
-    JVM readers find a renamed column by its id; this library reads by name.
-    """
+    """Describe a column name of `latest` that misleads in files from `oldest_begin` on; empty if none does."""
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
     older = [version for version in history if version.version < latest.version]
     if not older and begin < latest.version:

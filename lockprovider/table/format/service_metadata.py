@@ -243,8 +243,7 @@ class ClusteringGroup:
 class ClusteringPlan:
     """Slices that a clustering will replace; it sorts their rows by the columns `sort_by`.
 
-    With `owned` the planner runs the plan and sends heartbeats; if these stop, other writers roll the plan back. Any
-    writer may run another plan.
+    `owned`: only the planner may run it, with a heartbeat.
     """
 
     groups: tuple[ClusteringGroup, ...] = ()
@@ -301,7 +300,7 @@ def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """Decode a requested clustering; an empty file is an empty plan. Raises `Corrupt` if it is damaged."""
+    """Decode a requested clustering; an empty file is an empty plan."""
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
 

@@ -1,4 +1,4 @@
-"""The open table: state that one process reads and caches; an answer may be out of date.
+"""The open table: state that one process reads and caches.
 
 May import: files, timeline, format and below.
 """

@@ -77,7 +77,6 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
     return last
 
 
-# A clean, archival or restore removes files of a snapshot; of Spark's error only the text remains. A retry may succeed.
 T = TypeVar("T")
 
 _GONE = (ObjectNotFound, HistoryGone)

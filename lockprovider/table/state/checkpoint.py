@@ -1,7 +1,4 @@
-"""Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
-
-A checkpoint is valid while the log in the lock record reaches back to its position. `services.checkpoint` writes them.
-"""
+"""Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files."""
 
 from __future__ import annotations
 
@@ -107,10 +104,7 @@ class Checkpoint:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Return begin and completion of completed writes by action, and the file names of other instants.
-
-    Drops pending states of completed ones.
-    """
+    """Return begin and completion of completed writes by action, and the file names of other instants."""
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:
         if instant in unsure:

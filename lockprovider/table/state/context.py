@@ -272,16 +272,11 @@ class TableContext:
     def under(self: _Context, fence: Any) -> _Context:
         """Return the same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
 
-        A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). A fence with a name, `("compactor",
-        term)`, is compared with fences of that name only. It replaces the table's earlier fence. Engines and streams
-        take the result like any table.
-
-        NOT promised: that an older epoch is refused before a newer one has committed; that commits without a fence,
-        such as JVM commits, are refused; anything about epochs whose commits a restore took back.
+        A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). It replaces the table's earlier
+        fence. README.md, "Fences", has named fences, and what is NOT promised.
 
         Raises:
             InvalidInput: `fence` has no epoch.
-            Fenced: by writes and services of the result: a newer epoch has committed.
 
         >>> table.under(("loader", 4)).append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
@@ -378,9 +373,8 @@ def keeps_listing(table: TableContext, config: TableConfig) -> bool:
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     """Return `config` with `key_is_named` as one row each of up to `_COMPARED` files spells keys; caches these samples.
 
-    Hudi writers spell single complex keys and timestamps differently (see JVM.md), and do not record it; an upsert with
-    another spelling inserts the row again. Raises `UnsupportedSchema` for a timestamp partition column,
-    `UnsupportedTable` for an unknown or mixed spelling.
+    JVM.md, "Spellings of keys and partitions", has the spellings, which Hudi does not record. Raises
+    `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()

@@ -373,8 +373,7 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """Read the lock record, and return the snapshot for readers if its log is enough; None: list the files.
 
-        None also if a decided commit is not stored yet, or after one made without the lock. It looks for the latter at
-        the end of the timeline, and once a minute among the last `_RECENT`.
+        None also if a decided commit is not stored yet, or after one made without the lock.
         """
         record = self._record()
         view = self.view_by_log(record)

@@ -36,7 +36,6 @@ EventKind = Literal[
 ]
 
 
-# A watcher's error stops the work at these events. At all others it is logged: that step is finished.
 MAY_STOP: frozenset[EventKind] = frozenset(
     {"begin", "written", "lock_wait", "lock_held", "progress", "conflict", "retry"}
 )

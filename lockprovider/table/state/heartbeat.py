@@ -1,9 +1,8 @@
 """Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
-A pending writer is dead if its heartbeat file is missing or too old, so a writer creates it before its instant. The
-ages are by the store's clock; in a local folder the file holds machine, boot and uptime.
+The rules are in SPECIFICATION.md, "Dead writers".
 
-Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
+Source: Hudi `HoodieHeartbeatClient` .
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class LocalBeat:
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
         """Return the seconds since the beat, for this machine's boot, host and uptime `now_s`.
 
-        Infinite after a restart; for another machine, `unchanged_s`: how long this process saw the file unchanged.
+        `unchanged_s`: how long this process saw the file unchanged.
         """
         if self.boot and self.boot == boot:
             return max(0.0, now_s - self.uptime_s)
@@ -155,10 +154,7 @@ class WriterHeartbeat:
         return self._is_started
 
     def start(self) -> bool:
-        """Create the file, then start the thread; False, and no thread, if another writer has it.
-
-        After an error the instant must not begin.
-        """
+        """Create the file, then start the thread; False, and no thread, if another writer has it."""
         sent_s = self._world.monotonic_s()
         self._version = claim(self._store, self._begin)
         if self._version is None:

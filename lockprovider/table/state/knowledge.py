@@ -31,7 +31,6 @@ class TableView:
 
     Attributes:
         log: the name of the lock's log; empty if no log covers the table.
-        position: the position in that log.
         slices: the latest slice of each file group; None if not read.
         listed: whether the timeline was listed; otherwise it lacks others' pending instants.
         latest_begin: the latest begin time of all completed instants, even if not in `timeline` yet.
@@ -105,8 +104,7 @@ class TableKnowledge:
     - a position in a log, while the record's log reaches back to it: the view, `applied`, `listing`, a checkpoint
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
-    A log has only its own clients' commits, without pending instants: no view of a table with a pending service is
-    cached. A rollback of another's write, a clean, a restore, changed properties and every JVM writer end it.
+    A log has only its own clients' commits, without pending instants. SPECIFICATION.md, "Reading", says what ends it.
 
     Two hints replace reads: the partitions with a metafile; and the files of a blind write, whose commit conflicts if
     one was replaced.

@@ -108,7 +108,6 @@ def _read(store: Store, path: str) -> bytes:
         raise HistoryGone.with_file(path) from error
 
 
-# A log block counts if its write of the data table is completed, or exists only in the metadata table.
 # Source: Hudi `HoodieTableMetadataUtil.getValidInstantTimestamps`.
 _FIRST = "0" * 14  # begins of writes that create its partitions
 _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)

@@ -1,8 +1,6 @@
 """The rules by which a commit is refused: conflicts with other writes, fences, and repeated batches of streams.
 
-The check compares sets of commits, not times: a commit that began earlier may complete later. A `Resolution` returns
-the other write that a write loses to. Commits store the epochs of fences, so a restore or rollback removes those of its
-commits.
+A `Resolution` returns the other write that a write loses to.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`, `HoodieStreamingSink`.
@@ -100,30 +98,21 @@ def archived_since(before: Timeline, timeline: Timeline) -> bool:
 
 
 def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write or a planned table service; Hudi's default.
-
-    New file groups have fresh ids: two inserts of the same new key are not detected.
-    """
+    """Return the first overlap in file groups with a completed write or a planned table service; Hudi's default."""
     return _first_overlap(
         operation.file_groups, (o for o in concurrent if o.instant.is_completed or o.is_table_service)
     )
 
 
 def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write, for a table service also with a pending write.
-
-    So a write never loses to a pending service.
-    """
+    """Return the first overlap in file groups with a completed write, for a table service also with a pending write."""
     if operation.is_table_service:
         return _first_overlap(operation.file_groups, concurrent)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.is_completed))
 
 
 def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in partitions with a completed write or a planned table service.
-
-    So two inserts of the same new key conflict.
-    """
+    """Return the first overlap in partitions with a completed write or a planned table service."""
     return _by_unit(by_file_group, lambda group: (group[0], ""))(operation, concurrent)
 
 
@@ -134,7 +123,7 @@ def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 
 
 def by_bucket(resolution: Resolution) -> Resolution:
-    """Return the resolution over buckets instead of file groups, so that two inserts of the same new key conflict."""
+    """Return the resolution over buckets instead of file groups."""
     return _by_unit(resolution, _bucket)
 
 

@@ -1,10 +1,6 @@
-"""The files that a clean may remove, and the instants that an archiver may remove from the timeline. Pure.
+"""The files that a clean may remove, and the instants that an archiver may remove from the timeline.
 
-A clean never removes the latest slice of a live file group, files in a savepoint, or files that a pending write may
-read. It always removes files of no instant, which archival would make visible.
-
-An archiver takes the first writes, by begin. All that began before the first remaining write then counts as completed:
-so `_barriers` limit it. Restores and savepoints stay for ever.
+The rules are in SPECIFICATION.md, "Clean" and "Archive". Restores and savepoints are never archived.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`, `TimelineArchiverV2`, `ArchivalUtils`,
 `ClusteringUtils.getEarliestInstantToRetainForClustering`.

@@ -1,4 +1,4 @@
-"""Plans of clusterings and compactions: the file slices that they rewrite. Pure.
+"""Plans of clusterings and compactions: the file slices that they rewrite.
 
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
 """
@@ -22,13 +22,7 @@ _MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClusteringRule:
-    """The rule for clustering a table. Sizes are bytes of stored files.
-
-    Attributes:
-        sort_by: the columns that rows are sorted by, nulls first; empty: rows keep the order of their files.
-        target_file_bytes: the size of the new files.
-        small_file_bytes: smaller files are joined.
-    """
+    """The rule for clustering a table: the arguments of `Table.cluster`."""
 
     sort_by: tuple[str, ...] = ()
     target_file_bytes: int = TARGET_FILE_BYTES
@@ -108,10 +102,7 @@ def bytes_of(slice_: FileSlice) -> int:
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Yield lists of two or more small slices of one partition to join, oldest first.
-
-    Each has about the target size, or `_SORTED_FILES` times that to sort.
-    """
+    """Yield lists of two or more small slices of one partition to join, oldest first."""
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
     for slice_ in sorted(

@@ -281,9 +281,8 @@ class Decisions:
 def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
     """Return the part of `listed` for readers, in which no commit lacks those decided before it.
 
-    A reader reads the lock record (`before`), then lists. The first decided publish that the listing lacks, and all
-    that complete later, are left for the next read. Before a commit later than the known log, an earlier one may be
-    missing: then a second read of the record (`later`) must show the log entries since, or no later commit is taken.
+    `before`: the lock record, read before the listing; `later`: read again after it. The rules are in SPECIFICATION.md,
+    "Reading", order.
 
     None: without `later`, read the record again and pass it; with `later`, the log has ended: start again.
     """

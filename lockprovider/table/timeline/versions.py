@@ -1,7 +1,6 @@
 """Versions: the names of a state of the table, for all verbs.
 
-A version is a commit's result or a time. 17 digits are a commit's completion time, else a commit's begin time, else any
-time. Begin times of archived commits are unknown; name those by their completion.
+Begin times of archived commits are unknown; name those by their completion.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchi
 
 
 def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, last_archived: LastArchived) -> str:
-    """Return the commit's completion or begin time, by `order`; raise `HistoryGone` if the table lacks it."""
+    """Return the commit's completion or begin time, by `order`."""
     if not all(isinstance(time, str) and time for time in (commit.instant, commit.completion)):
         raise InvalidInput(f"{shown(commit)} has made no commit; give Table.version for the table as it is")
     is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
@@ -158,7 +157,7 @@ class Order(str, Enum):
         fenced      a begin time      all that began before it are done   waited for: nothing passes a pending write
         begin       a begin time      it is completed                     MISSED, if a later one was given before
 
-    The first two miss nothing. The third is for consumers that must agree with Hudi's readers before 1.0.
+    `begin` is for consumers that must agree with Hudi's readers before 1.0.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))

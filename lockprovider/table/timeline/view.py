@@ -1,7 +1,6 @@
 """The file-system view: the files of a snapshot, as the latest completed slice of each file group.
 
-A log file belongs to the last slice whose base file began before the log completed. A write before the oldest active
-one counts as completed, so failed writes must be removed before an archival.
+A log file belongs to the last slice whose base file began before the log completed.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -31,8 +30,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class AsOf:
     """A moment in the table's past, to the millisecond, including commits at it.
 
-    By completion, it is what a reader saw then. By begin, as in Hudi's own readers, it includes commits that finished
-    after it, so it is only certain once all earlier begun commits are done.
+    By begin, as in Hudi's own readers, it includes commits that finished after it, so it is only certain once all
+    earlier begun commits are done.
 
     >>> AsOf("20261122083000000").by
     'completion'

@@ -1,10 +1,6 @@
 """A commit to decide (`Proposal`), whether it may follow the table's state, and its file name in a group commit.
 
-All commits pass `decide`. It learns the commits since the write's snapshot in one of two ways:
-
-- The commit's own writer reads them (`validate`). Others wait, so it reads only what it needs.
-- Any writer has them in the lock's log (`TableDecider`). If intent and log are not enough, it raises `JudgeAnew`, and
-  the commit's own writer judges.
+All commits pass `decide`. After a `JudgeAnew` of `TableDecider` the commit's own writer judges (`validate`).
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -106,12 +102,10 @@ class Proposal:
     """The commit that one instant proposes.
 
     Attributes:
-        rule: the name of the resolution; empty if only its own writer can judge it.
         buckets: whether buckets are compared instead of file groups.
         config: the digest of the table's properties as its writer knows them.
         columns: the digest of the table's columns, without those that it adds.
         compares_keys: whether its new keys are compared with those of other inserts.
-        data: its completed file.
     """
 
     begin: str
@@ -169,10 +163,7 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise `Aborted` if the instant was or may be rolled back, or if the properties changed.
-
-    If the changed table cannot be written here, raise `UnsupportedTable`.
-    """
+    """Raise `Aborted` if the instant was or may be rolled back, or if the properties changed."""
     begin, timeline = proposal.begin, view.timeline
     # A rollback without the lock removes the inflight file, unseen in the log.
     is_young = table.clock.now_ms() - to_ms(begin) < LOOKED_AT_MS
@@ -216,7 +207,6 @@ def _others(
     return operations
 
 
-# Pending writes state their file groups in a clustering's plan, in markers, or in a JVM writer's inflight file.
 # Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, timeline: Timeline) -> tuple[ConcurrentOperation, ...]:
     """Return the uncompleted clusterings with the file groups that they will replace; reads their plans."""
@@ -270,7 +260,6 @@ class LaterCommits:
 
     Attributes:
         notes: commits with their batches of streams, newest first.
-        latest_first: the commits, newest first.
         others: the operations whose file groups are compared.
         refuse_broken: raises if the write's snapshot is gone.
     """
@@ -328,8 +317,7 @@ def short_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-# Two inserts of the same new key write different file groups. So the later writer compares the keys of new files: by
-# the key ranges in the footers, then the bloom filter, then the keys. Source: Hudi `HoodieBloomIndex`.
+# Source: Hudi `HoodieBloomIndex`.
 class KeyCheck:
     """The check that a write's new keys are still new at its commit; `stats`: all its files."""
 

@@ -1,15 +1,7 @@
 """The life of one instant of a writer: the states of its transaction, its start, and its commit.
 
-- OPEN -> BEGUN -> WRITTEN -> ASKED -> OVER: a transaction that commits
-- OPEN -> RESUMED -> ASKED: begun by another process
-- ASKED -> REFUSED -> ASKED: tried again after a conflict
-- any state -> OVER: a rollback
-
-`start` reads the table after it has created `.requested`, and begins anew unless all completed instants began earlier.
-So the instant began after all in older snapshots, and is pending in newer ones. JVM writers judge by that.
-
-A write of the lock record decides a commit. The writer holds the lock if the log does not cover the table, if other
-writers cannot judge the commit, if the record is too small for it, if it has `carried_keys`, or for a metadata table.
+A writer holds the lock to commit if the log does not cover the table, if other writers cannot judge the commit, if the
+record is too small for it, if it has `carried_keys`, or for a metadata table.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """
@@ -209,7 +201,6 @@ def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started
     """
     while True:
         begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
-        # The heartbeat comes first: a pending instant without one counts as dead.
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if not heartbeat.start():  # another writer has that time
             timeline = table.listed_timeline()
@@ -239,7 +230,6 @@ def _take(
     requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
     plan, profile = encode_replace_pending(kind.operation) if kind.action is Action.REPLACECOMMIT else (b"", b"")
     try:
-        # A late instant may begin before writes archived since.
         is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()

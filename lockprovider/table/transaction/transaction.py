@@ -111,7 +111,7 @@ class Transaction:
     def resume(cls, table: TableContext, begin: str) -> Transaction:
         """Resume a pending instant on the current snapshot, and start its heartbeat.
 
-        A replacecommit replaces all files of the snapshot. Raises `Aborted` unless the instant is pending.
+        A replacecommit replaces all files of the snapshot.
         """
         txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
@@ -193,10 +193,7 @@ class Transaction:
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_to_write)
 
     def ensure_begun(self) -> Started:
-        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
-
-        Raises `PropertiesChanged`, `Aborted` after the end, `InvalidRecords` after a write.
-        """
+        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers."""
         after(self.state, Step.BEGIN)
         if self.started is not None:
             return self.started
@@ -255,10 +252,7 @@ class Transaction:
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
-        """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
-
-        Raises `InvalidRecords` after a write, `InvalidSettings` for a non-blocking writer.
-        """
+        """Replace all rows of the snapshot in these partitions by this commit; call it before any write."""
         if self.table.settings.mode is Mode.NON_BLOCKING:
             conflict.refuse_replacing(operation)
         if self.state is not State.OPEN:
@@ -437,7 +431,7 @@ def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s:
 
 # The handle hides how engines write from users.
 class TransactionHandle:
-    """A transaction to pass to engine functions: `engines.spark.write(txn, df)`. Not thread-safe, good for one commit.
+    """A transaction to pass to engine functions: `engines.spark.write(txn, df)`.
 
     Attributes:
         extra: texts by name that go into the commit's metadata.
@@ -475,17 +469,12 @@ class TransactionHandle:
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Make everything that was written visible, for good; `conflicts`: earlier conflicts to count in the result.
 
-        Raises:
-            WriteConflict: another commit changed the same file groups since; call `rollback`.
-            Aborted: others took this writer for dead, or the table changed; call `rollback`.
-            InvalidRecords: nothing was written.
+        Raises as `TableTransaction.commit`.
         """
         return self._inner.commit(conflicts=conflicts)
 
     def rollback(self) -> None:
         """Remove everything that was written; nothing of it was visible.
-
-        The next writer removes what cannot be removed now.
 
         >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> txn.rollback()

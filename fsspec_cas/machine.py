@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import math
 import os
 import platform
 import random
@@ -108,18 +107,6 @@ class Worker(threading.Thread):
         """
         _STARTER.start(super().start, wait=wait)
 
-    def start_later(self, after_s: float) -> None:
-        """Start the thread in `after_s` seconds, or once the system allows it; returns at once.
-
-        Raises:
-            RuntimeError: the starting thread cannot start, or the interpreter ends.
-        """
-        _STARTER.start_later(super().start, time.monotonic() + after_s)
-
-    def start_never(self) -> None:
-        """Cancel `start_later`; a thread that runs already goes on."""
-        _STARTER.cancel(super().start)
-
 
 class _Starter:
     """Starts threads from one of its own."""
@@ -127,8 +114,6 @@ class _Starter:
     def __init__(self) -> None:
         self._lives = False
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
-        self._due: dict[Callable[[], None], float] = {}  # on `time.monotonic`'s clock
-        self._looks_s = math.inf  # when the starting thread next looks for what is due
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
         """Run `call` on the starting thread, even if interrupted here; `wait` for its end, and raise its error."""
@@ -143,15 +128,6 @@ class _Starter:
         if errors and wait:
             raise errors[0]
 
-    def start_later(self, call: Callable[[], None], due_s: float) -> None:
-        """Run `call` on the starting thread at `due_s`, each second again while it raises RuntimeError."""
-        self._due[call] = due_s
-        if not self._lives or due_s < self._looks_s:
-            self.start(lambda: None, wait=not self._lives)
-
-    def cancel(self, call: Callable[[], None]) -> None:
-        self._due.pop(call, None)
-
     def _begin(self) -> None:
         if sys.is_finalizing():
             raise RuntimeError("the interpreter is ending and starts no threads")
@@ -159,28 +135,13 @@ class _Starter:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
-        """Run submitted and due calls on this thread until an exception is sent to it."""
+        """Run submitted calls on this thread until an exception is sent to it."""
         self._lives = True
         try:
             while True:
-                self._looks_s = math.inf  # a call that comes while it looks makes it look again
-                self._looks_s = self._start_due()
-                rest_s = max(0.0, min(self._looks_s - time.monotonic(), _thread.TIMEOUT_MAX))
-                with contextlib.suppress(Empty):
-                    self._make(*self._asked.get(timeout=rest_s))
+                self._make(*self._asked.get())
         finally:  # an exception sent to this thread
             self._lives = False
-
-    def _start_due(self) -> float:
-        """Call what is due; return the next due time in monotonic seconds."""
-        now_s = time.monotonic()
-        for call, due_s in self._due.copy().items():  # listing items may run finalizers, which change them
-            if due_s <= now_s and self._due.pop(call, None) is not None:
-                try:
-                    call()
-                except RuntimeError:  # the system starts no more threads now
-                    self._due[call] = now_s + SLICE_S
-        return min([*self._due.values()], default=math.inf)
 
     def _help(self) -> None:
         with contextlib.suppress(Empty):

@@ -20,6 +20,7 @@ from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
 from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile
+from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
 from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
@@ -68,6 +69,7 @@ class Client:
         self.settings = settings
         self.world = world
         self.metrics = Recorder(on_metric, world)
+        self.pulse = Pulse()
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()
         host, name, program = map(storable, (socket.gethostname(), user(), command()))

@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, NoReturn, overload
 
-from fsspec_cas import AlreadyExists, CasError, Machine, World, check_bytes
+from fsspec_cas import AlreadyExists, CasError, check_bytes
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import (
     LeaseLost,
@@ -27,6 +27,7 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.storage_lock.client import Client, add_details
+from lockprovider.storage_lock.heartbeat import Heartbeat
 from lockprovider.storage_lock.machine import Done, Ended
 from lockprovider.storage_lock.publisher import must_match
 from lockprovider.storage_lock.record import LockRecord, Pending
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 OnLost = Callable[[LeaseLost], None]
 
 _LOG = logging.getLogger("lockprovider")
-_RETRY_S = 1.0
 _FORKED = Ended("it belongs to the parent process, from which this process was forked", LossReason.FORKED)
 _RELEASED = Ended("it was released", LossReason.RELEASED)
 _RELEASING = Ended("it is being released", LossReason.RELEASED)
@@ -88,6 +88,7 @@ class Lease:
         self._heartbeat = Heartbeat(
             self,
             client.settings.renew,
+            client.pulse,
             keeps=False,
             max_hold=client.settings.max_hold,
             world=client.world,
@@ -356,90 +357,6 @@ class Lease:
     def __del__(self) -> None:
         if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():
             warn_and_give_back(self, repr(self))
-
-
-class Beating(Protocol):
-    """Protocol of a lease that a heartbeat renews."""
-
-    thread: threading.Thread
-    lost: Signal
-
-    def renew(self) -> bool:
-        """Prolong the lease once."""
-
-    def abandon(self, why: str) -> None:
-        """Mark the lease as lost."""
-
-
-class Heartbeat:
-    """Calls `renew` on a thread, every `interval_s` seconds, sooner after a failure.
-
-    After `max_hold` seconds, or when the acquiring thread is dead, it marks the lease as lost. `keeps`: it keeps the
-    lease referenced.
-    """
-
-    def __init__(
-        self,
-        lease: Beating,
-        interval_s: float,
-        *,
-        keeps: bool = True,
-        max_hold: float | None = None,
-        world: World | None = None,
-    ) -> None:
-        self._interval_s = interval_s
-        self._lease: Callable[[], Beating | None] = (lambda: lease) if keeps else weakref.ref(lease)
-        self._world, self._most_s = world or Machine(), max_hold
-        self._began_s = self._world.monotonic_s()
-        self._stopped = Signal()
-        self._beating = threading.Lock()
-        self._thread = Worker(self._beat_until_stopped, "lease-heartbeat")
-
-    def start(self) -> None:
-        """Start to beat after one interval; only then its thread starts. May raise `RuntimeError`."""
-        self._thread.start_later(self._interval_s)
-
-    def stop(self) -> None:
-        """Stop, and wait for a beat under way."""
-        self._stopped.set()
-        self._thread.start_never()
-        if self._thread is not threading.current_thread():
-            with self._beating:
-                pass
-
-    def _beat_until_stopped(self) -> None:
-        pause_s = self._beat()
-        while pause_s is not None and not self._stopped.wait(pause_s):
-            pause_s = self._beat()
-
-    def _beat(self) -> float | None:
-        """Prolong the lease, or mark it as lost; returns the pause."""
-        with self._beating:
-            lease = self._lease()
-            if self._stopped.is_set() or lease is None:
-                return None
-            why: str | None = "its heartbeat failed"
-            try:
-                why, pause_s = self._renew(lease)
-            finally:
-                if why is not None and not self._stopped.is_set():
-                    lease.abandon(why)
-            return pause_s if why is None else None
-
-    def _renew(self, lease: Beating) -> tuple[str | None, float]:
-        """Call `renew` unless the hold is over; returns the reason to end, and the pause."""
-        if lease.lost.is_set():
-            return "it has ended", 0.0
-        if not lease.thread.is_alive():
-            return f"the thread that acquired it ({lease.thread.name}) has ended", 0.0
-        if self._most_s is not None and self._world.monotonic_s() - self._began_s >= self._most_s:
-            return f"it was held for max_hold={self._most_s:g} s and is no longer renewed", 0.0
-        try:
-            is_renewed = lease.renew()
-        except (CasError, LockError):
-            is_renewed = False  # the deadline decides
-        pause_s = self._interval_s if is_renewed else min(_RETRY_S, self._interval_s)
-        return ("it has ended" if lease.lost.is_set() else None), pause_s
 
 
 _FIRST_CODE = 128

@@ -108,17 +108,6 @@ class Task:
         self.scheduler.tasks.append(self)
         self.scheduler.wake(self, self.ticket)
 
-    def start_later(self, after_s: float) -> None:
-        self._may_start = True
-        self.scheduler.at(self.scheduler.now_s + after_s, self._start_if_wanted)
-
-    def start_never(self) -> None:
-        self._may_start = False
-
-    def _start_if_wanted(self) -> None:
-        if self._may_start and not self.process.dead:
-            self.start()
-
     def live(self) -> None:
         try:
             if not self.process.dead:

@@ -18,7 +18,6 @@ import pytest
 
 import lockprovider
 from fsspec_cas import AlreadyExists, CasError, ObjectNotFound, StoreError
-from fsspec_cas.machine import Worker
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest
 from lockprovider import (
     HUDI_LOCK_PATH,
@@ -195,7 +194,7 @@ def test_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Worker, "start_later", refuse)
+        patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="start new thread"):
             client.lock.acquire()
     assert town.record.expired

@@ -204,7 +204,7 @@ class TableConfig:
 
     @property
     def ordering_field(self) -> str | None:
-        """The ordering column, or None; its higher value wins if `effective_merge_mode` is `EVENT_TIME`."""
+        """The one deciding field, or None."""
         return next(iter(self.deciding_fields), None)
 
     @property

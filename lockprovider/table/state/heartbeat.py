@@ -136,7 +136,6 @@ class WriterHeartbeat:
         self._removed = False
         self._stop = threading.Event()
         self._thread = Worker(self._beat, f"writer-heartbeat-{begin}")
-        self._is_started = False
 
     @property
     def alive(self) -> bool:
@@ -151,7 +150,7 @@ class WriterHeartbeat:
     @property
     def is_started(self) -> bool:
         """Whether its thread was started, so that its file may exist."""
-        return self._is_started
+        return self._thread.ident is not None
 
     def start(self) -> bool:
         """Create the file, then start the thread; False, and no thread, if another writer has it."""
@@ -179,13 +178,11 @@ class WriterHeartbeat:
 
     def accompany(self) -> None:
         """Start the thread, which renews an existing file, first after half an interval."""
-        self._is_started = True
-        self._thread.start_later(self._settings.interval_s / _BEATS_PER_INTERVAL)
+        self._thread.start()
 
     def leave(self) -> None:
         """Stop beating but keep the file, for a successor or a cleaner."""
         self._stop.set()
-        self._thread.start_never()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -195,9 +192,8 @@ class WriterHeartbeat:
         self._store.delete(self._path)
 
     def _beat(self) -> None:
-        while not self._stop.is_set() and not self._removed:
+        while not self._stop.wait(self._settings.interval_s / _BEATS_PER_INTERVAL) and not self._removed:
             self._once()
-            self._stop.wait(self._settings.interval_s / _BEATS_PER_INTERVAL)
 
     def _once(self) -> None:
         """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.

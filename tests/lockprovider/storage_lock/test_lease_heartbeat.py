@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from patience import until
 
 from fsspec_cas import Unavailable
-from lockprovider.storage_lock.lease import Heartbeat
+from fsspec_cas.machine import Worker
+from lockprovider.storage_lock.heartbeat import Heartbeat, Pulse
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
 
@@ -35,7 +35,6 @@ class Beaten:
 
 
 def ended(heartbeat: Heartbeat) -> bool:
-    until(lambda: heartbeat._thread.ident)
     heartbeat._thread.join(SOON_S)
     return not heartbeat._thread.is_alive()
 
@@ -124,37 +123,83 @@ def test_heartbeat_can_be_stopped_from_its_own_thread() -> None:
     assert ended(heartbeat)
 
 
-def test_stopped_heartbeat_ends_its_thread() -> None:
-    lease = Beaten()
-    heartbeat = Heartbeat(lease, 0.001)
+# -- one thread for many leases ----------------------------------------------------------------------------------------
+
+
+def test_single_acquisition_leaves_no_heartbeat_thread() -> None:
+    heartbeat = Heartbeat(Beaten(), 1000.0)
     heartbeat.start()
-    assert lease.beats.acquire(timeout=SOON_S)
     heartbeat.stop()
     assert ended(heartbeat)
 
 
-def test_heartbeat_stopped_before_its_first_beat_starts_no_thread() -> None:
-    lease = Beaten()
-    heartbeat = Heartbeat(lease, 0.05)
+def test_repeated_acquisition_keeps_the_heartbeat_thread_for_an_interval() -> None:
+    pulse, used = Pulse(), []
+    for _ in range(5):
+        heartbeat = Heartbeat(Beaten(), 1000.0, pulse)
+        heartbeat.start()
+        used.append(pulse.thread)
+        heartbeat.stop()
+    assert used[0] is not used[1]
+    assert len(set(used[1:])) == 1
+    assert used[1].is_alive()
+    assert used[1].name == "parked-heartbeat"
+    pulse._end.set()
+    assert ended(heartbeat)
+    last = Pulse()
+    for _ in range(3):
+        heartbeat = Heartbeat(Beaten(), 0.01, last)
+        heartbeat.start()
+        heartbeat.stop()
+    assert ended(heartbeat), "nobody wants it any more"
+
+
+def test_parked_heartbeat_thread_renews_the_new_lease_and_not_the_old() -> None:
+    pulse, before, lease = Pulse(), Beaten(), Beaten()
+    for _ in range(2):
+        first = Heartbeat(before, 0.05, pulse)
+        first.start()
+        first.stop()
+    beats = 0
+    while before.beats.acquire(blocking=False):
+        beats += 1
+    second = Heartbeat(lease, 0.05, pulse)
+    second.start()
+    for _ in range(3):
+        assert lease.beats.acquire(timeout=SOON_S)
+    second.stop()
+    assert not before.beats.acquire(blocking=False)
+    assert lease.abandoned == before.abandoned == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_next_lease_after_a_defect_gets_a_live_thread() -> None:
+    def breaks() -> bool:
+        raise ZeroDivisionError
+
+    pulse, bad, good = Pulse(), Beaten(breaks), Beaten()
+    broken = Heartbeat(bad, 0.001, pulse)
+    broken.start()
+    assert bad.told.wait(SOON_S)
+    broken.stop()
+    heartbeat = Heartbeat(good, 0.001, pulse)
     heartbeat.start()
+    assert good.beats.acquire(timeout=SOON_S)
     heartbeat.stop()
-    assert not lease.beats.acquire(timeout=0.2)
-    assert heartbeat._thread.ident is None
 
 
-def test_heartbeat_beats_once_the_system_starts_threads_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lease, refused = Beaten(), threading.Event()
-    heartbeat = Heartbeat(lease, 0.001)
-    start = threading.Thread.start
+def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulse, lease = Pulse(), Beaten()
 
-    def scarce(thread: threading.Thread) -> None:
-        if thread is heartbeat._thread and not refused.is_set():
-            refused.set()
+    class Full(Worker):
+        def start(self) -> None:
             raise RuntimeError("can't start new thread")
-        start(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", scarce)
+    with monkeypatch.context() as patch:
+        patch.setattr("lockprovider.storage_lock.heartbeat.Worker", Full)
+        with pytest.raises(RuntimeError, match="can't start"):
+            Heartbeat(lease, 0.001, pulse).start()
+    heartbeat = Heartbeat(lease, 0.001, pulse)
     heartbeat.start()
-    assert refused.wait(SOON_S)
     assert lease.beats.acquire(timeout=SOON_S)
     heartbeat.stop()

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections import defaultdict, deque
 from pathlib import Path
@@ -23,7 +24,6 @@ import lockprovider
 from fsspec_cas import CasError, NotSupported, Store
 from fsspec_cas.answer import NoAnswer, NotApplied
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.machine import Worker
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
@@ -231,7 +231,7 @@ def test_garbage_at_the_path_and_a_heartbeat_that_cannot_start_are_fatal(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Worker, "start_later", refuse)
+        patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):
             lock.acquire()
     assert counters.values["lock.provider.fatal.error"] == 1

@@ -14,7 +14,6 @@ from lockprovider.errors import LockError
 
 _RETRY_S = 1.0
 _LOOKS = 2  # per interval: the first beat comes after half an interval or more
-# Thread names show how many leases are held.
 _BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"
 
 
@@ -34,8 +33,8 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
 
-    It also stops when the acquiring thread is dead, so that the lease lapses. Unless stopped for a release, it marks
-    the lease as lost. With `keeps=False` an unreferenced lease is collected, and released.
+    It also stops when the acquiring thread is dead. Unless stopped for a release, it marks the lease as lost. With
+    `keeps=False` an unreferenced lease is collected, and released.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ CAUGHT = {
     "a take-over adopts without rolling forward": 54,
     "the deadline counts from the answer": 110,
     "the own lease gets the grace of others": 46,
-    "a renewal counts before it is known": 16,
     "a lease that ended is taken for not written": 13,
     "who combines forgets what is not there yet": 21,
     "what is decided is there": 21,

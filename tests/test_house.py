@@ -96,6 +96,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),
     "fsspec_cas.backends.reply": set(),
+    "fsspec_cas.backends.meaning": set(),
     **{f"fsspec_cas.backends.{name}.answers": set() for name in ("s3", "gcs", "azure")},
     "lockprovider.bounded": {"fsspec_cas"},
     "lockprovider.errors": set(),
@@ -286,9 +287,59 @@ def test_pure_modules_touch_nothing(module: str) -> None:
     assert own <= {*pure}
 
 
+# Decisions that stand in the file of their I/O, and touch none of it: what they name is pure, or named here too.
+PURE_PARTS = {
+    "fsspec_cas.cached": {"SharedRead", "ReadResult", "Failed", "ReadState"},
+    "lockprovider.recipes.base": {"Backlog"},
+    "lockprovider.recipes.values": {"FailedNumbers"},
+    "lockprovider.storage_lock.status": {"LockStatus", "Change", "state_at", "changes_between", "_change", "who"},
+    "lockprovider.table.transaction.decision": {"Basis", "Proposal"},
+    "lockprovider.table.transaction.lifecycle": {"State", "Step", "after", "_refusal"},
+    "lockprovider.table.transaction.transaction": {"CommitResult"},
+}
+
+
+def impure_names(module: str, part: str) -> set[str]:
+    """The names that this part of a module uses at run time, and that are neither pure nor such a part."""
+    tree = parsed(module)
+    (node,) = (one for one in tree.body if getattr(one, "name", None) == part)
+    sources = {
+        bound.asname or bound.name.partition(".")[0]: one.module if isinstance(one, ast.ImportFrom) else bound.name
+        for one in tree.body
+        if isinstance(one, ast.Import | ast.ImportFrom)
+        for bound in one.names
+    }
+    defined = {one.name for one in tree.body if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+    annotations = {id(inner) for one in ast.walk(node) for hint in hints(one) for inner in ast.walk(hint)}
+    used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and id(one) not in annotations}
+    pure, own = pure_modules(), module.partition(".")[0]
+    wrong = (used & defined) - PURE_PARTS[module]
+    for name in used & {*sources}:
+        source = str(sources[name])
+        root = source.partition(".")[0]
+        wrong |= {name} if root in IMPURE or (root == own and source not in pure) else set()
+    return wrong
+
+
+def hints(node: ast.AST) -> Iterator[ast.expr]:
+    """The annotations of a node, which nothing evaluates."""
+    for field in ("annotation", "returns"):
+        if isinstance(hint := getattr(node, field, None), ast.expr):
+            yield hint
+
+
+@pytest.mark.parametrize(("module", "part"), [(m, part) for m, parts in PURE_PARTS.items() for part in sorted(parts)])
+def test_pure_parts_touch_nothing(module: str, part: str) -> None:
+    assert impure_names(module, part) == set()
+
+
+def test_impure_part_is_found() -> None:
+    assert impure_names("lockprovider.recipes.base", "Batcher")
+
+
 DIALECTS = {f"fsspec_cas.backends.{name}.answers" for name in ("s3", "gcs", "azure")}
 OPENED_BY = DIALECTS | {"fsspec_cas.backends.reply"}
-MEANT_BY = {"fsspec_cas.backends.reply"}
+MEANT_BY = {"fsspec_cas.backends.meaning"}
 # What a caller acts on -> who may build it among the backends that speak HTTP.
 BUILT_BY = {
     **dict.fromkeys(("Applied", "ConditionFailed", "Missing", "Unchanged", "UploadGone"), MEANT_BY),
@@ -301,7 +352,7 @@ BUILT_BY = {
 
 def test_no_backend_believes_an_answer_by_its_status() -> None:
     """Only a dialect opens a reply, and what it has not heard cannot become an answer that a caller acts on."""
-    vendors = ("http", "reply", "wire", "s3", "gcs", "azure", "obstore")
+    vendors = ("http", "reply", "meaning", "wire", "s3", "gcs", "azure", "obstore")
     spoken = {m for m in MODULES if m.startswith(tuple(f"fsspec_cas.backends.{name}" for name in vendors))}
     wrong = []
     for module in spoken:

@@ -21,6 +21,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import AttributeRules, Backend, PartRules
+from fsspec_cas.backends.meaning import meaning
 from fsspec_cas.backends.reply import (
     Confirm,
     Dialect,
@@ -30,7 +31,6 @@ from fsspec_cas.backends.reply import (
     StoreRequest,
     StoreStatement,
     Verb,
-    meaning,
 )
 from fsspec_cas.errors import Unavailable
 from fsspec_cas.machine import Machine

@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
         lambda: mock.patch.object(publisher, "machine", _NEVER_SETTLES),
     ),
     "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
-    "the threads of a client do not take turns": ("fence|one", _no_turns),
+    "the threads of a client do not take turns": ("fence", _no_turns),
     "who combines forgets what is not there yet": (
         "fence|truth",
         lambda: mock.patch.object(combine, "combine", _forgets_what_is_not_there),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fsspec_cas.backends.azure.answers import AZURE_CODES, AZURE_STATUSES
 from fsspec_cas.backends.gcs.answers import GCS_STATUSES, KINDS
-from fsspec_cas.backends.reply import ANSWERS, StatementKind, Verb
+from fsspec_cas.backends.meaning import ANSWERS
+from fsspec_cas.backends.reply import StatementKind, Verb
 from fsspec_cas.backends.s3.answers import FORMS, S3_CODES
 
 README = Path(__file__).parents[3] / "fsspec_cas" / "SPECIFICATION.md"

@@ -35,7 +35,8 @@ from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.backends.azure.answers import AzureDialect
 from fsspec_cas.backends.gcs.answers import GcsDialect
 from fsspec_cas.backends.http import patience_s
-from fsspec_cas.backends.reply import HttpReply, StoreRequest, StoreStatement, Unproven, Verb, meaning
+from fsspec_cas.backends.meaning import meaning
+from fsspec_cas.backends.reply import HttpReply, StoreRequest, StoreStatement, Unproven, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import Gateway, Rule

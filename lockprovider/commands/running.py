@@ -203,7 +203,7 @@ class Signals:
         self._before = len(self._held)
 
     def pass_to(self, child: Child) -> None:
-        """Pass signals to the command, kept ones first, without those that its terminal sends to it."""
+        """Pass signals to the command, kept signals first, except those that its terminal sends to it."""
         self._ignored = frozenset() if child.own_group else _FROM_TERMINAL
         self._send = child.send
         while self._held:

@@ -276,7 +276,7 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
-    """Check the table, even one that cannot be opened; code REFUSED if anything is wrong."""
+    """Check the table, even one that cannot be opened; exit code REFUSED after a fault."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)

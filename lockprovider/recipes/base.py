@@ -289,7 +289,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
         """Wait for all operations; return their results, or raise the first error.
 
-        An interrupt cancels those that no write has taken.
+        An interrupt cancels the operations that no write has taken.
         """
         try:
             self.await_end(answers)

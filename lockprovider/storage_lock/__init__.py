@@ -7,6 +7,7 @@
 - `committer`, `combine`, `commit_requests`, `record_writer`: group commit
 - `client`: one client of a lock, of all these
 - `lock`, `async_lock`, `lease`, `provider`: what users hold
+- `heartbeat`: renewal of a lease
 - `metrics`, `otel`, `audit`, `audit_log`, `status`: observers
 - `lanes`: pictures
 """

@@ -1,4 +1,4 @@
-"""Writer of a transaction's data files, and of those that table services rewrite.
+"""Writer of the data files of transactions and of services.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.

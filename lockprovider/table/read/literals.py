@@ -3,7 +3,7 @@
     position_of(Decimal("1.505"), pa.decimal128(10, 2))      # Position(floor=Decimal("1.50"), exact=False)
 
 So `d > 1.505` is `d > 1.50`. The functions `_in_*` return None for a value of another kind, and raise `LiteralMisfit`
-for one that never compares.
+for a value that compares with no other, such as NaN.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class _Group:
 
 
 def parse_where(text: str, schema: pa.Schema) -> Filter:
-    """Parse a filter over the columns of `schema`; `InvalidInput` has the position of what does not fit."""
+    """Parse a filter over the columns of `schema`; `InvalidInput` names the position of an error."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

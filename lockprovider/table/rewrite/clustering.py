@@ -98,7 +98,7 @@ def run_clustering(
     run: executor.Runner = executor.run_in_threads,
     owned: WriterHeartbeat | None = None,
 ) -> ClusteringResult:
-    """Run a scheduled clustering, also JVM Hudi's, or continue one whose executor died; `owned` is from `own_plan`.
+    """Run a scheduled clustering, of JVM Hudi too, or continue one whose executor died; `owned` is from `own_plan`.
 
     If a write was faster or is preferred, removes the plan and raises `WriteConflict`; else raises as
     `executor.executing`.

@@ -199,7 +199,7 @@ def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) ->
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """Return the file id of a bucket's anchor: the first fixed one that was never replaced."""
+    """Return the file id of a bucket's anchor: the first of its fixed ids that is not in `ended`."""
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
     return next(file_id for file_id in ids if (partition, file_id) not in ended)

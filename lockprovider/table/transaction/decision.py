@@ -104,7 +104,7 @@ class Proposal:
     Attributes:
         buckets: whether buckets are compared instead of file groups.
         config: the digest of the table's properties as its writer knows them.
-        columns: the digest of the table's columns, without those that it adds.
+        columns: the digest of the table's columns, without the columns that it adds.
         compares_keys: whether its new keys are compared with those of other inserts.
     """
 
@@ -283,7 +283,7 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overwrite in `others` of what an overwrite replaces, too; else None.
+    """Return the first other overwrite of a partition that this one replaces; else None.
 
     Two overwrites of an empty partition replace no file group in common.
     """

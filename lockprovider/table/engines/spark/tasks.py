@@ -184,7 +184,7 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """The file groups of one write, numbered by the driver.
 
-    `old` has those that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
+    `old`: the groups that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
     of its `buckets` new groups.
     """
 

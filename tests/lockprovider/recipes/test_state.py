@@ -548,9 +548,11 @@ async def test_tasks_share_writes_and_an_early_cancelled_update_is_dropped(store
     dropped = asyncio.create_task(state.update(added(8)))
     await asyncio.sleep(0)
     until(lambda: state._sync._batcher.waiting == 1)
+    [(_, waiting)] = state._sync._batcher._arrived
     dropped.cancel()
     with pytest.raises(asyncio.CancelledError):
         await dropped
+    until(waiting.cancelled)  # its thread cancels it after the task has ended
     go.set()
     assert (await first).value == [7]
     await state.close()

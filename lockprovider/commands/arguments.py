@@ -30,11 +30,11 @@ CODES = f"""exit codes:
 {OPTIONS_HELP}"""
 
 
-RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"  # the usage of a command that runs another
+RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"
 
 
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
-    """Add a command that has subcommands; return the object that takes them."""
+    """Add a command that has subcommands; return the object that takes them. `codes` ends its help."""
     parent = commands.add_parser(
         name,
         help=text,
@@ -56,9 +56,9 @@ def add_command(
     more: str = "",
     usage: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a command about an object at a URL, which the text `url` describes.
+    """Add a command with a URL, storage options, `--json` and `--debug`; `url`: the URL's help.
 
-    `run` returns the exit code; None: `DONE`. `usage` replaces what follows the command's name.
+    `run` returns the exit code; None: `DONE`. `codes` ends the help. `usage` replaces what follows the command's name.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -77,9 +77,10 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
-    """Return an argparse type that accepts numbers from `least` to `most`."""
+    """Return an argparse type for numbers from `least` to `most`; `kind` parses, `words` describe them in the error."""
 
     def parse(text: str) -> float:
+        """Parse the text; ArgumentTypeError: no number, NaN, or out of range."""
         try:
             number = kind(text)
         except ValueError:
@@ -102,7 +103,7 @@ _METAVARS = {seconds: "S", pause: "S", hours: "H", whole: "N", positive: "N", in
 
 
 def flag(parser: Commands, name: str, text: str) -> None:
-    """Add an option without a value."""
+    """Add an option without value."""
     parser.add_argument(name, action="store_true", help=text)
 
 
@@ -113,7 +114,7 @@ def option(parser: Commands, name: str, kind: Any, text: str, default: Any = Non
 
 
 def json_argument(text: str | bytes, what: str, hint: str) -> Any:
-    """Parse JSON; the text of its InvalidInput begins with `what` and ends with `hint`."""
+    """Parse JSON; its InvalidInput says `what` and `hint`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -121,12 +122,12 @@ def json_argument(text: str | bytes, what: str, hint: str) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Encode as JSON: bytes as base64, NaN, infinities and other values as text."""
+    """Encode as JSON what `_plain` returns."""
     return json.dumps(_plain(value))
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON, as `to_json` says."""
+    """Replace, at any depth, what JSON lacks: bytes by base64; NaN, infinities and unknown types by text."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}
@@ -143,14 +144,14 @@ def _plain(value: Any) -> Any:
 
 
 def say(arguments: Any, fields: Any, plain: str) -> None:
-    """Print an answer on stdout as text or JSON, and flush it."""
+    """Print an answer."""
     print(to_json(fields) if arguments.json else plain, flush=True)
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return True for `--yes`; else ask on stderr for a typed yes.
+    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes"; report it if not.
 
-    Without a terminal, raises InvalidInput, which names `check`.
+    Without a terminal, raises InvalidInput, which advises the command `check`.
     """
     if arguments.yes:
         return True

@@ -1,4 +1,4 @@
-"""`lockprovider demo`: three PySpark pipelines share one table, in a folder, a bucket, or a server of its own."""
+"""Command `lockprovider demo`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
-    """Run the demo, and its own S3 server with --serve; print the result."""
+    """Run the demo, with --serve on its own S3 server; print the report.
+
+    REFUSED if it is not `ok`; BAD_INPUT for bad options, missing packages or Java, and errors of store or table.
+    """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
     if chosen.keep and not chosen.serve:
@@ -71,7 +74,7 @@ def _demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
-    """Report that the table is gone with its server, or with `keep` wait for Ctrl-C."""
+    """Report that the table goes with its server; or with `keep` print a command for it, and wait for Ctrl-C."""
     if not keep:
         complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return

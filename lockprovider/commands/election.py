@@ -71,7 +71,10 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command while leading, again in each new term unless --once is given."""
+    """Run the command while leading, again in each new term unless --once is given; resign each term.
+
+    Returns when the command ends by itself, a signal asks for the end, or `--timeout` passes ("not_elected").
+    """
     words = command_of(arguments, "elect")
     election = Election.open(
         arguments.url,
@@ -117,7 +120,7 @@ def add_leader(commands: Commands) -> None:
 
 
 def _leader(arguments: Any) -> int | None:
-    """Print the leader; with --watch, print each change without end."""
+    """Print the leader; REFUSED without one. With --watch, print each change without end."""
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():

@@ -60,7 +60,7 @@ from lockprovider.words import count, moment, span
 
 
 def add(commands: Commands) -> None:
-    """Register the commands about one lock."""
+    """Register `status`, `run`, `watch`, `break` and `audit`."""
     more = (
         "The command only reads. It judges by the store's clock whether the lease has lapsed, if the store reports it."
     )
@@ -94,7 +94,6 @@ def add(commands: Commands) -> None:
 def _command(
     commands: Commands, name: str, run: Callable[[Any], int | None], text: str, **more: str
 ) -> argparse.ArgumentParser:
-    """Register a command with its URL and --on."""
     url = "the table, or any folder: s3://bucket/table; options such as `?on=` may follow"
     parser = add_command(commands, name, run, text, url, **more)
     on = f"path of the lock's object below URL (default: {HUDI_LOCK_PATH})"
@@ -125,7 +124,10 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Poll the record every `--every` seconds and print its changes, forever without `--for`."""
+    """Poll the record every `--every` seconds; print its state, then changes, forever without `--for`.
+
+    Reports once that the store is unavailable, and retries.
+    """
     at, world = _place(arguments), Machine()
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
     content: Content | None = None
@@ -167,7 +169,10 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Break the lock after confirmation; exit code 0 also if there is nothing to break."""
+    """Break the lock after confirmation; DONE also if there is nothing to break.
+
+    REFUSED if declined, held by another than `--if-owner`, or changed since.
+    """
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = status.record
@@ -183,7 +188,7 @@ def _break(arguments: Any) -> int:
 
 
 def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
-    """Break the lock if its record is still that of `status`."""
+    """Break the lock if its record is still that of `status`; print the outcome; return DONE, REFUSED or UNKNOWN."""
     result = break_lock(at.store, at.path, status, Machine(), timeout_s=arguments.timeout)
     match result.outcome:
         case Won():
@@ -199,6 +204,7 @@ def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
 
 
 def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
+    """Return sentences: who held the broken lock, and which publishes were applied or set aside."""
     sentences = [f"broken: {at} is free; it was held by {status.record and status.record.owner}"]
     if result.finished:
         sentences.append(f"applied decided publishes: {', '.join(result.finished)}")
@@ -238,7 +244,7 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit on or off, or print and draw it; REFUSED for overlaps."""
+    """Switch the audit on or off; or print its records, and draw them into `--svg`; REFUSED for overlaps."""
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         if arguments.svg is not None or arguments.last is not None:
@@ -258,7 +264,6 @@ def _audit(arguments: Any) -> int:
 
 
 def _set(arguments: Any, at: LockPlace) -> int:
-    """Write the audit switch in the store, and print it."""
     switch = places(at.path).switch
     set_enabled(at.store, switch, enabled=arguments.enable, timeout_s=arguments.timeout)
     words = "writers keep records from now on" if arguments.enable else "writers stop keeping records; old ones stay"
@@ -268,6 +273,7 @@ def _set(arguments: Any, at: LockPlace) -> int:
 
 
 def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
+    """Yield an audit's lines: switch, totals, each tenure, overlaps, and files with foreign lines."""
     switch = "on" if enabled else "off: run with --enable to make all writers keep records"
     yield from (f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}")
     if audit.tenures:
@@ -310,7 +316,7 @@ def draw_audit(audit: Audit, title: str) -> str:
 
 
 _FIRST_LOOK_S = 5.0
-_AUDIT_S = 10.0  # timeout for the last record, at the end
+_AUDIT_S = 10.0
 _RUN_CODES = codes(
     "the lock",
     "not acquired: other clients held the lock for --timeout seconds; the command was not started",
@@ -328,7 +334,10 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Acquire the lock, run the command under it, and release, also when interrupted."""
+    """Acquire the lock, run the command, and release, also when interrupted.
+
+    "not_acquired" after `--timeout`; "lost" if the lease is lost, which ends the command.
+    """
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
@@ -349,9 +358,8 @@ def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _look_first(at: LockPlace, settings: LockSettings) -> None:
-    """Read the record, to raise errors that waiting does not fix; only print Unavailable."""
     if settings.timeout <= _FIRST_LOOK_S:
-        return  # the acquisition reports errors as soon
+        return
     try:
         at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
     except Unavailable as error:
@@ -367,7 +375,6 @@ def _settings(arguments: argparse.Namespace, settings: LockSettings) -> LockSett
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:
-    """Release the lock if an interrupted acquisition has acquired it; ignores errors."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
         if record is not None and record.owner == lock.owner and not record.is_free:

@@ -50,7 +50,7 @@ _command = partial(add_command, url="the queue's object: s3://bucket/backfill.js
 
 
 def add_queue(commands: Commands) -> None:
-    """Register `queue` and all its commands."""
+    """Register the commands of `queue`."""
     codes = (
         f"{CODES}\n\n`queue work` gives the exit codes of its command a meaning: see `lockprovider queue work --help`."
     )
@@ -91,6 +91,7 @@ def _opened(arguments: Any) -> Queue:
 
 
 def _create(arguments: Any) -> None:
+    """Create the queue; an existing one with equal settings stays."""
     Queue.create(
         arguments.url,
         visible_s=arguments.visible,
@@ -102,7 +103,10 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put messages from arguments or stdin; print how many were new or repeated."""
+    """Put messages from arguments, or else lines of stdin; print how many were new or repeated.
+
+    InvalidInput: `--producer` with a key, priority or delay.
+    """
     are_plain = not (arguments.key or arguments.priority or arguments.delay)
     if arguments.producer is not None and not are_plain:
         raise InvalidInput("--producer puts plain messages: leave out --key, --priority and --delay")
@@ -182,7 +186,10 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message; sets handlers of TERM, INT and HUP."""
+    """Run the command for each message until TERM, INT or HUP, or with `--until-empty` none is left; print counts.
+
+    Handles these signals, unless ignored. InvalidInput: no such command.
+    """
     words = command_of(arguments, "queue work")
     if shutil.which(words[0]) is None:
         raise InvalidInput(f"{words[0]!r} is no command that can be run; no message was claimed")
@@ -204,9 +211,9 @@ def _work(arguments: Any) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command with the message as stdin; exit code 75 gives the message back.
+    """Run the command with the message as stdin; exit code 75 returns the message, uncounted.
 
-    RuntimeError: it failed. ClaimLost: it was ended.
+    RuntimeError: it failed. ClaimLost: the claim was lost, and TERM ended the command.
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}

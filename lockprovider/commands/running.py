@@ -38,12 +38,12 @@ _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 
 
 def form(command: str) -> str:
-    """Return the usage of a command that runs a command."""
+    """Return a command's usage."""
     return f"write -- between the options and the command: lockprovider {command} {RUNS}"
 
 
 def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
-    """Return the exit codes as help text."""
+    """Return help text on exit codes; `not_acquired` describes 122, `lost` 123; an empty text leaves its code out."""
     own = {NOT_ACQUIRED: not_acquired, LOST: lost}
     lines = "".join(f"  {code}    {text}\n" for code, text in own.items() if text)
     return f"""exit codes:
@@ -71,7 +71,7 @@ def add_grace(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class CommandResult:
-    """Result of a command under a lease or term, for --json."""
+    """Result of a command, for --json."""
 
     outcome: str
     code: int
@@ -82,9 +82,9 @@ class CommandResult:
 
 
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
-    """Run `work`; print its reason, and with `--json` its result, on stderr; return the exit code.
+    """Run `work`; print its `why`, and with `--json` its result, on stderr; return the exit code.
 
-    Errors give 125 (`--debug` raises them), interrupts 128 + N.
+    Errors give 125 (`--debug` raises them), interrupts 128 + the signal's number.
     """
     result = CommandResult("failed", FAILED)
     try:
@@ -117,7 +117,10 @@ class CommandOrder:
     def run(
         self, environment: Mapping[str, str], result: CommandResult, held: Lease | Term | None = None
     ) -> CommandResult:
-        """Run the command until its end, or end it once `held` is lost; fill in and return `result`."""
+        """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
+
+        Passes signals on. Code 126 or 127 if it cannot start, 123 after a loss.
+        """
         self.signals.hold()
         try:
             child = Child(self.words, environment, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
@@ -136,7 +139,7 @@ class CommandOrder:
         return result
 
     def run_under(self, held: Lease | Term, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command, then call `give_back`, whose errors and interrupt are printed."""
+        """Run the command under `held`, then `give_back`, whose errors are only printed; fill in, return `result`."""
         world = Machine()
         began_s = world.monotonic_s()
         result.epoch = held.epoch
@@ -152,7 +155,10 @@ class CommandOrder:
 
 
 def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait until the command ends (None), or end it once `held` is lost, and return the loss."""
+    """Wait until the command ends, and return None; or end it once `held` is lost, and return the loss.
+
+    Checks at least every 5 s, at the deadline, and when `news` is set, which it clears.
+    """
     world = Machine()
     while True:
         # Read before the check: a lease held after it was held when the command ended.
@@ -184,10 +190,10 @@ class Signals:
         self._held: list[int] = []
         self._before = 0  # signals held before the command started
         self._ignored: frozenset[signal.Signals] = frozenset()
-        self.asked_to_end = 0  # number of the last such signal
+        self.asked_to_end = 0
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal that asks for the end; pass the signal on, keep it, or raise `Stopped`, as last set."""
+        """Note a signal that asks for the end; handle the signal as last set."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number
@@ -199,11 +205,11 @@ class Signals:
         self._send = self._held.append
 
     def started(self) -> None:
-        """Note that the command has started."""
+        """Note the command's start."""
         self._before = len(self._held)
 
     def pass_to(self, child: Child) -> None:
-        """Pass signals to the command, kept signals first, except those that its terminal sends to it."""
+        """Pass signals on from now, those kept by `hold` first, except those that the terminal sends to the command."""
         self._ignored = frozenset() if child.own_group else _FROM_TERMINAL
         self._send = child.send
         while self._held:
@@ -223,7 +229,7 @@ class Signals:
 
 @contextlib.contextmanager
 def passed_signals() -> Iterator[Signals]:
-    """Handle six signals by the yielded `Signals`, except ignored ones (nohup); restore the handlers at the end.
+    """Let the yielded `Signals` handle TERM, INT, HUP, QUIT, USR1 and USR2, unless ignored; then restore handlers.
 
     Main thread only.
     """
@@ -289,7 +295,7 @@ class Child:
         Worker(self._wait, "command").start()
 
     def send(self, number: int) -> None:
-        """Send a signal to the command, or to its group."""
+        """Send a signal to the command."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the second for a group of zombies
             if self.own_group:
                 os.killpg(self._process.pid, number)
@@ -297,7 +303,7 @@ class Child:
                 os.kill(self._process.pid, number)
 
     def end(self) -> None:
-        """Send TERM, and KILL after the grace; wait for the end."""
+        """Send TERM, and KILL after the grace; wait."""
         self.send(signal.SIGTERM)
         self.ended.wait(self._grace_s)
         self.send(signal.SIGKILL)  # also ends processes that the command left behind
@@ -315,7 +321,6 @@ class Child:
             self._guard.communicate(last)
 
     def _wait(self) -> None:
-        """Wait for the end, set `ended`, and call `on_end`."""
         if hasattr(os, "waitid"):  # WNOWAIT leaves a zombie, so that no other process gets its number
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:

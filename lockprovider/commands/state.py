@@ -62,7 +62,7 @@ _EXAMPLES = """examples:
 
 
 def add_state(commands: Commands) -> None:
-    """Register `state` and all its commands."""
+    """Register the commands of `state`."""
     state = add_group(commands, "state", "Read, write and edit a shared document with a history.", _EXAMPLES)
     url = "the state's object: s3://bucket/folder/orders.json"
     get = add_command(state, "get", _get, "Print the state.", url)
@@ -120,7 +120,7 @@ class _Stored:
     """Codec of bytes, stored as {"base64": ...}, and of JSON except such objects."""
 
     def encode(self, value: Any) -> Any:
-        """Encode bytes or a JSON value."""
+        """Encode bytes or a JSON value; InvalidInput for None, or an object with the one field `base64`."""
         if value is None:
             raise InvalidInput("null is not a state: give {} or [] for an empty state")
         if isinstance(value, dict) and [*value] == ["base64"]:
@@ -130,7 +130,6 @@ class _Stored:
         return Raw().encode(value) if isinstance(value, bytes) else Json().encode(value)
 
     def decode(self, stored: Any) -> Any:
-        """Return the bytes or the JSON value."""
         is_bytes = isinstance(stored, dict) and [*stored] == ["base64"]
         return Raw().decode(stored) if is_bytes else stored
 
@@ -140,7 +139,7 @@ def _opened(arguments: Any) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
-    """Print the value at a serial, the newest by default; REFUSED without a state."""
+    """Print the newest value, or that of `--serial`: bytes unchanged, others as JSON; REFUSED without a state."""
     state = _opened(arguments)
     revision = state.read() if arguments.serial is None else state.at(arguments.serial)
     if revision.serial == 0 or revision.value is None:
@@ -165,6 +164,7 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
+    """Open the value in an editor under a lease, and write what it saved; InvalidInput if that is not JSON."""
     editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
@@ -175,7 +175,7 @@ def _edit(arguments: Any) -> None:
 
 
 def _editor(command: str) -> list[str]:
-    with contextlib.suppress(ValueError):  # an open quotation
+    with contextlib.suppress(ValueError):
         words = shlex.split(command)
         if words and shutil.which(words[0]) is not None:
             return words
@@ -183,7 +183,7 @@ def _editor(command: str) -> list[str]:
 
 
 def _by_hand(content: bytes, editor: list[str]) -> bytes:
-    """Run the editor on a temporary copy; return what it saved."""
+    """Run the editor on a temporary copy; return what it saved, or raise InvalidInput if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)
@@ -213,6 +213,7 @@ def _rollback(arguments: Any) -> None:
 
 
 def _who(arguments: Any) -> None:
+    """Print who edits the state or, with `--style tflock`, holds Terraform's lock file."""
     if arguments.style == _STYLE:
         shown = _file_lock(arguments).shown()
         fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}
@@ -229,7 +230,10 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """After confirmation, break another client's edit or unlock its file; REFUSED if declined."""
+    """After confirmation, break another client's edit, whose write is then refused; REFUSED if declined.
+
+    With `--style tflock`, deletes the lock file instead.
+    """
     if arguments.style == _STYLE:
         return _unlock_file(arguments)
     if arguments.id is not None:
@@ -283,7 +287,7 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Serve the state on a thread while the command runs, then release its locks."""
+    """Serve the state by HTTP on a thread while the command runs with Terraform's variables, then release its locks."""
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)
@@ -297,7 +301,7 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _serve(arguments: Any) -> None:
-    """Print Terraform's variables, and serve until interrupted or terminated."""
+    """Print Terraform's variables as `export` lines, and serve the state until INT or TERM."""
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -331,7 +335,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Delete the lock file after confirmation or by --id; another ID raises StateConflict."""
+    """Delete the lock file if confirmed, or `--id` is its ID; REFUSED if declined, StateConflict for another ID."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -355,7 +359,10 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Create the lock file, run the command, delete the file; "lost" if already deleted."""
+    """Create the lock file, run the command, and delete the file, whose failure is only printed.
+
+    "not_acquired" if others hold it for `--timeout`, "lost" if it was already deleted.
+    """
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:
         try:
@@ -364,7 +371,7 @@ def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> Command
             return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
         try:
             CommandOrder(words, signals).run({"LOCKPROVIDER_LOCK_ID": held.id}, result)
-        finally:  # the file has no lease
+        finally:
             signals.stop()
             try:
                 existed = lock.unlock(held)

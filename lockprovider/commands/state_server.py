@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest, StreamResponse
 
 USER = "lockprovider"
-_AT_ONCE = 8  # requests being handled; more wait for a thread
+_AT_ONCE = 8
 _SILENT = 256  # connections without a right password
-_END_S = 60.0  # for requests being handled at the end
+_END_S = 60.0
 
 Report = Callable[[str], None]
 
@@ -46,7 +46,7 @@ class Limits:
 class StateServer:
     """The backend on a port of 127.0.0.1, bound at creation; calls `on_rejected` for rejected requests.
 
-    Not for a wrong password. InvalidInput: aiohttp is not installed, or the port is taken.
+    InvalidInput: aiohttp is not installed, or the port is taken.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StateServer:
         return f"http://127.0.0.1:{self.port}/state"
 
     def environment(self, *, force: bool = False) -> dict[str, str]:
-        """Return Terraform's variables; `force`: accept any state."""
+        """Return Terraform's variables, password included; `force`: accept any lineage and serial."""
         return {
             "TF_HTTP_ADDRESS": f"{self.address}?force=true" if force else self.address,
             "TF_HTTP_LOCK_ADDRESS": self.address,
@@ -107,13 +107,13 @@ class StateServer:
             self._socket.close()
 
     def shutdown(self) -> None:
-        """Wait until `serve` runs on its thread; let it drop incomplete requests, finish the others, and return."""
+        """Let `serve`, once it runs, drop incomplete requests, finish the others, and return."""
         self._serving.wait()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
-        """Handle requests on 8 threads until `shutdown`, then finish them within 60 s."""
+        """Handle requests on 8 threads until `shutdown`; then drop incomplete ones, and finish others within 60 s."""
         self._loop = asyncio.get_running_loop()
         answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
         self._loop.set_default_executor(answering)
@@ -153,7 +153,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request and close the connection."""
+        """Answer one request, and close the connection; `on_rejected` hears of refusals but a wrong password."""
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
             self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")
@@ -166,7 +166,10 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
-        """Check the password, path and encoding; carry out the request on a thread."""
+        """Check the password, path and encoding (401, 404, 415), then carry out the request on a thread, 8 at once.
+
+        A right password ends the connection's timeout.
+        """
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
@@ -183,7 +186,7 @@ class StateServer:
             return await asyncio.to_thread(self.backend.answer, request.method, request.query_string, body)
 
     async def _body(self, request: BaseRequest) -> bytes | Reply:
-        """Read the body, or return a refusal if it is too large, late or damaged."""
+        """Read the body, or return a refusal: too large (413), late (408), cut off, or unlike its Content-MD5 (400)."""
         most = self._limits.body_bytes
         message = f"the body is larger than {most} bytes"
         too_large = Reply.refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "TooLarge", message)
@@ -212,7 +215,7 @@ class StateServer:
         return body
 
     async def _whole_body(self, request: BaseRequest) -> bytes | None:
-        """Read the body; None: too large. TimeoutError: too slow."""
+        """Read the body; None: too large. TimeoutError: nothing for `next_s`, or longer than `body_s`."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._limits.body_s
         pieces: list[bytes] = []

@@ -55,7 +55,7 @@ _AUDIT_S = 30.0
 
 
 def add_table(commands: Commands) -> None:
-    """Register `table` and all its commands."""
+    """Register the commands of `table`."""
     table = add_group(commands, "table", "Show, check and maintain a Hudi table.", _EXAMPLES, TABLE_CODES)
     _add_create(table)
     _add_queries(table)
@@ -66,7 +66,7 @@ def add_table(commands: Commands) -> None:
 
 
 def _add_create(commands: Commands) -> None:
-    """Register `create` with the options that make a `TableSpec`."""
+    """Register `create`."""
     parser = add_table_command(commands, "create", _create, "Create a table.")
     schema = parser.add_mutually_exclusive_group(required=True)
     option(schema, "--column", "NAME:TYPE", "a column, e.g. id:int64 or at:timestamp; repeatable", action="append")
@@ -86,7 +86,7 @@ def _add_create(commands: Commands) -> None:
 
 
 def _add_queries(commands: Commands) -> None:
-    """Register `info`, `timeline`, `log`, `files` and `read` with their options."""
+    """Register `info`, `timeline`, `log`, `files` and `read`."""
     add_table_command(commands, "info", _info, "Show the table's settings and its size.")
     timeline = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
     log = add_table_command(commands, "log", _log, "List the completed writes.")
@@ -104,7 +104,7 @@ def _add_queries(commands: Commands) -> None:
 
 
 def _create(arguments: Any) -> CommandAnswer:
-    """Create the table from columns, or from the schema of a Parquet file."""
+    """Create the table from `--column`s, or the schema of the Parquet file `--like`; InvalidInput for bad ones."""
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = _like(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
@@ -141,7 +141,7 @@ def _column(text: str) -> pa.Field:
 
 
 def _type(text: str) -> pa.DataType:
-    """Parse `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name of a type."""
+    """Parse `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name of a type; InvalidInput for others."""
     try:
         if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
             return pa.decimal128(int(match[1]), int(match[2]))
@@ -156,7 +156,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List the last instants or, if `svg` is given, draw them and the audited lock holdings into that file."""
+    """List the last instants or, with `--svg`, draw them and the audited lock holdings into that file."""
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -171,7 +171,7 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _info(arguments: Any) -> CommandAnswer:
-    """Return the table's settings and sizes, after reading its timeline and all file names."""
+    """Return the table's settings, columns and sizes, after reading its timeline and all file names."""
     table = opened(arguments)
     config, timeline = table.config(), table.timeline()
     snapshot = table.snapshot(timeline)
@@ -214,7 +214,7 @@ def _log(arguments: Any) -> CommandAnswer:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
-    """Return one commit's fields for JSON, with rows summed over its files."""
+    """Return a commit's fields for JSON: rows summed over its files, their paths, and replaced file groups."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -230,6 +230,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 
 def _instants(table: Table, last: int | None) -> CommandAnswer:
+    """List the `last` instants by begin, latest first, each in its furthest state; None: all."""
     timeline = table.timeline()
     states = {
         (instant.begin, "write" if instant.changes_rows else instant.action.value): instant
@@ -258,7 +259,7 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def _read(arguments: Any) -> CommandAnswer:
-    """Read rows until the limit; the answer says whether it cut them off."""
+    """Read rows up to `--limit` (0: all); the answer says if the limit was reached."""
     columns = None if arguments.columns is None else arguments.columns.split(",")
     limit: int = arguments.limit
     table = opened(arguments)
@@ -276,7 +277,7 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
-    """Check the table, even one that cannot be opened; exit code REFUSED after a fault."""
+    """Check the table, even one that cannot be opened; REFUSED after a fault, not after notes."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)
@@ -293,7 +294,6 @@ def _doctor(arguments: Any) -> CommandAnswer:
     return CommandAnswer(entries, title, columns, tuple(rows), below, REFUSED if wrong else DONE)
 
 
-# -- the picture of a timeline -----------------------------------------------------------------------------------------
 # With the lock's audit, a box is pale from its last file to the acquisition of the lock, the longest possible wait,
 # then black until its commit.
 
@@ -319,7 +319,7 @@ _WRITER = "writer"  # key of a commit's extra metadata that names its lane
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Instant from begin to end, in epoch ms; an empty `lane` is any free one.
+    """Instant from begin to end, in epoch ms.
 
     All its files existed at `ready_ms`, and it held the lock from `held_ms` on; None: unknown.
     """
@@ -355,7 +355,10 @@ def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = (
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
-    """Assign bars to lanes, without overlaps and by writer; return each bar's lane, and the lanes' names."""
+    """Assign bars to lanes without overlaps; return each bar with its lane's index, and the lanes' names.
+
+    A lane has one named writer, other writers, or table services, which come last.
+    """
     busy: list[tuple[str, int]] = []
     placed: list[tuple[Bar, int]] = []
     for bar in sorted(bars, key=lambda bar: (bar.start_ms, bar.end_ms)):
@@ -375,6 +378,7 @@ def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], lis
 
 
 def _boxes(bar: Bar) -> list[Box]:
+    """Return a bar's box and, if known, those of waiting for the lock and holding it."""
     boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
     if bar.held_ms is None:
         return boxes
@@ -390,7 +394,10 @@ def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """Read a table's instants, with `tenures` list its files; return bars of all, or of the `last` by begin."""
+    """Return bars, by begin, of completed, pending and rolled-back instants, or of the `last` ones.
+
+    Reads their metadata and, with `tenures`, lists the table's files. A savepoint marks its commit's bar.
+    """
     timeline = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in timeline.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
@@ -405,17 +412,17 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Return the bar with `ready_ms`, and `held_ms` of the only tenure that contains its end; otherwise unchanged."""
+    """Return the bar with `ready_ms`, and with `held_ms` of the only tenure that contains its end, if there is one."""
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
-        return bar  # no record, or clocks that differ: unknown
+        return bar
     held_ms = max(bar.start_ms, holders[0].start_ms)
     ready = None if ready_ms is None else min(max(ready_ms, bar.start_ms), held_ms)
     return replace(bar, ready_ms=ready, held_ms=held_ms)
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
-    """Read a completed instant's metadata; return its bar, with its lock times if known."""
+    """Return a completed instant's bar; reads a write's metadata, for its label, lane and lock times."""
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:

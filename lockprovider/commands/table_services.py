@@ -1,4 +1,4 @@
-"""Commands that maintain tables; and the answers and options of all table commands."""
+"""Commands that maintain tables; and the answers of all table commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CommandAnswer:
 
     @classmethod
     def of_rows(cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> CommandAnswer:
-        """Build an answer of rows: objects for programs, a table for people."""
+        """Build an answer of rows."""
         all_rows = tuple(rows)
         return cls([dict(zip(columns, row, strict=True)) for row in all_rows], title, columns, all_rows)
 
@@ -70,7 +70,7 @@ def add_table_command(commands: Commands, name: str, run: Run, text: str) -> arg
 
 
 def settings(arguments: Any) -> TableSettings:
-    """Return settings of an optimistic writer, changed by `--hoodie`."""
+    """Return settings of an optimistic writer, changed by `--hoodie`; InvalidInput for a malformed pair."""
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
         key, equals, value = pair.partition("=")
@@ -81,15 +81,18 @@ def settings(arguments: Any) -> TableSettings:
 
 
 def opened(arguments: Any) -> Table:
-    """Open the table that the arguments name."""
+    """Open the table."""
     return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Wrap a command: print its answer or TableError, and return the exit code."""
+    """Wrap a command: print its answer, and return the exit code.
+
+    A TableError gives REFUSED (conflict, abort, lost history, existing table) or BAD_INPUT.
+    """
 
     def answered(arguments: Any) -> int:
-        """Run the command, and print its answer or error."""
+        """Run the command; print its answer or TableError (`--debug` raises it)."""
         try:
             answer = run(arguments)
         except TableError as error:
@@ -106,7 +109,7 @@ def _answered(run: Run) -> Callable[[Any], int]:
 
 
 def show(answer: CommandAnswer, *, as_json: bool) -> None:
-    """Print an answer as JSON or as a table."""
+    """Print `data` as JSON; or the title, aligned rows, and `below`."""
     if as_json:
         print(to_json(answer.data), flush=True)
         return
@@ -121,6 +124,7 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
 
 
 def _text(cell: object) -> str:
+    """Return a cell's text: "" for None, items joined by commas."""
     match cell:
         case None:
             return ""
@@ -193,7 +197,10 @@ def _add_plan_options(parser: Any, participle: str) -> None:
 
 
 def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
-    """Write or remove a plan if the options ask for it; None: they do not."""
+    """Write or remove plans by `--schedule`, `--unschedule` or `--unschedule-after`; None if none is given.
+
+    `schedule` and `unschedule`: methods of the table; `service` and `verb`: words of the answer.
+    """
     if arguments.schedule:
         begin = schedule()
         outcome = f"scheduled {service} {begin}" if begin else f"nothing to {verb}"
@@ -211,7 +218,7 @@ def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unsched
 
 
 def _compact(arguments: Any) -> CommandAnswer:
-    """Write or remove a plan, run one, or compact all; return merged groups."""
+    """Write or remove a plan, run that of `--run`, or compact all; return merged file groups."""
     table = opened(arguments)
     planned = _change_plan(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -225,7 +232,10 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
-    """Write or remove a plan, run one, or cluster all."""
+    """Write or remove a plan, run that of `--run`, or cluster all; return ended and new file groups.
+
+    InvalidInput: order or sizes for an existing plan.
+    """
     options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
     if options != ([], TARGET_FILE_BYTES, None) and (arguments.scheduled or arguments.unschedule):
         raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")
@@ -249,6 +259,7 @@ def _cluster(arguments: Any) -> CommandAnswer:
 
 
 def _archive(arguments: Any) -> CommandAnswer:
+    """Archive by `--keep-min` and `--keep-max`, or the settings; return the instants."""
     table, limits = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if limits == (None, None) else KeepActive.of(*limits)
     result = table.archive(keep, dry_run=arguments.dry_run)
@@ -260,6 +271,7 @@ def _archive(arguments: Any) -> CommandAnswer:
 
 
 def _clean(arguments: Any) -> CommandAnswer:
+    """Clean by the given policy, or the settings; return a row for each removed file."""
     rows = [
         (result.instant or result.policy, partition or ".", name)
         for result in opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
@@ -282,7 +294,7 @@ def _did(arguments: Any, verb: str) -> str:
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
-    """List savepoints, create one, or delete one; REFUSED if it is missing."""
+    """List savepoints, create one, or delete one; REFUSED if that is missing. InvalidInput: contrary options."""
     if (arguments.list and arguments.version) or (arguments.comment and (arguments.list or arguments.delete)):
         raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
     table = opened(arguments)
@@ -303,7 +315,7 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
-    """After confirmation, undo all commits after a version for good; REFUSED if declined."""
+    """After confirmation, undo all commits completed after a version, for good; REFUSED if declined."""
     table = opened(arguments)
     if not confirmed(arguments, "" if arguments.yes else _undone(table, arguments.version), "table log"):
         return REFUSED
@@ -326,7 +338,7 @@ def _undone(table: Table, version: str) -> str:
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
-    """Roll back one pending write, or sweep what dead writers left."""
+    """Roll back one pending write, or sweep what dead writers left; InvalidInput for `--force` without INSTANT."""
     if arguments.force and arguments.instant is None:
         raise InvalidInput("--force needs INSTANT, the pending write to roll back")
     table = opened(arguments)
@@ -347,7 +359,6 @@ def _adopt(arguments: Any) -> CommandAnswer:
 
 
 def _share(arguments: Any) -> CommandAnswer:
-    """Set the properties by which JVM writers share the table."""
     changes = opened(arguments).share(dry_run=arguments.dry_run, all_in_utc=arguments.all_in_utc)
     fields = {"changed": [asdict(change) for change in changes]}
     word = "would set" if arguments.dry_run else "set"

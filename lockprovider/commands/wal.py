@@ -38,7 +38,7 @@ _command = partial(add_command, url="the log's folder: s3://bucket/orders")
 
 
 def add_wal(commands: Commands) -> None:
-    """Register `wal` and all its commands."""
+    """Register the commands of `wal`."""
     wal = add_group(commands, "wal", "Append to a shared log and read it. The log is a ring of objects.", _EXAMPLES)
     create = _command(wal, "create", _create, "Create the log; does nothing if it exists with the same settings.")
     how = create.add_mutually_exclusive_group()
@@ -82,7 +82,10 @@ def _create(arguments: Any) -> None:
 
 
 def _append(arguments: Any) -> None:
-    """Append records from arguments or stdin; print how many were new or repeated."""
+    """Append arguments, or else lines of stdin without line ends; print how many were new or repeated.
+
+    `--fence` leads the log under that epoch. InvalidInput: `--first` without `--producer`.
+    """
     data: Iterable[bytes] = [record.encode() for record in arguments.records]
     if not data:
         data = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
@@ -121,12 +124,11 @@ def _start(arguments: Any) -> Any:
 
 
 def _reader(log: Wal, arguments: Any) -> LogReader | None:
-    """Open the reader `--reader`, which fences its earlier client."""
     return None if arguments.reader is None else log.reader(arguments.reader, start=_start(arguments))
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
-    """Print the records, and commit the reader's position after each printed batch."""
+    """Print each record (as base64 if not UTF-8) with its position; commit the reader's position after each batch."""
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))

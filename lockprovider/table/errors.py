@@ -41,8 +41,8 @@ class InvalidRecords(TableError):
     """The rows cannot be written: a null key, a duplicate key, a missing column."""
 
 
-_SHOWN = 80  # characters of a value in a message
-_LISTED = 20  # names or misfits in a message
+_SHOWN = 80
+_LISTED = 20
 _ADVICE = {("double", "float"): 'use astype("float32") if values may be rounded'}
 
 
@@ -56,7 +56,6 @@ class Misfit:
         wanted: the table's type; empty for a field that the table does not have.
         text: the fault and the next step; `{at}` stands for the value and the row.
         row: the first row that does not fit; None if the types alone show it.
-        value: the value in that row.
     """
 
     path: str
@@ -68,31 +67,34 @@ class Misfit:
 
     @classmethod
     def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
-        """Build the misfit of a type."""
+        """Build a type's misfit."""
         return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
 
     @classmethod
     def of_value(cls, path: str, given: str, wanted: str) -> Misfit:
-        """Build the misfit of a value that a cast would change."""
+        """Build the misfit of a value that a cast changes."""
         return cls.types(path, given, wanted, _ADVICE.get((given, wanted), "cast it, or give it a wider column"))
 
     @classmethod
     def repeated(cls, path: str, kind: str) -> Misfit:
-        """Build the misfit of a key that a map has twice."""
+        """Build the misfit of a repeated map key."""
         return cls(
             path, kind, kind, f"{path}: equal keys in one map{{at}}; many readers keep one of them: drop the other"
         )
 
     @classmethod
     def missing(cls, path: str, wanted: str) -> Misfit:
-        """Build the misfit of a field that the rows lack."""
+        """Build a missing field's misfit."""
         return cls(
             path, "", wanted, f"{path} is missing, of type {wanted}; add it, with nulls if that is what is meant"
         )
 
     @classmethod
     def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
-        """Build the misfit of a field that the table lacks; `near` differs from it only by case."""
+        """Build the misfit of a field that the table lacks.
+
+        `names`: the table's fields in `parent` ("": columns); `near`: one that differs only by case.
+        """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         advice = (
@@ -104,16 +106,16 @@ class Misfit:
 
     @classmethod
     def null(cls, path: str, wanted: str) -> Misfit:
-        """Build the misfit of a null in a required field."""
+        """Build a null's misfit."""
         return cls(path, wanted, wanted, f"{path}: null does not fit {wanted} not null{{at}}; give it a value")
 
     @classmethod
     def twice(cls, path: str) -> Misfit:
-        """Build the misfit of two fields with one name."""
+        """Build a repeated name's misfit."""
         return cls(path, "", "", f"{path} comes twice; rename one")
 
     def at(self, row: int, value: object) -> Misfit:
-        """Return this misfit with its row and value."""
+        """Return this misfit with its row."""
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
@@ -212,7 +214,7 @@ class HistoryGone(TableError):
 
     @classmethod
     def with_file(cls, path: str) -> HistoryGone:
-        """Build the error of a reader whose file was removed."""
+        """Build the error for a removed file."""
         return cls(f"{path!r} was cleaned before it was read; read again, from a fresh snapshot")
 
 
@@ -220,7 +222,7 @@ class Corrupt(TableError):
     """A file of the table cannot be read or parsed; the message names the file, where it is known."""
 
 
-_SHORT = 200  # characters of a decoder's message
+_SHORT = 200
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class IndexSettings:
     fields: tuple[str, ...] = ()
 
     def check(self, config: TableConfig) -> None:
-        """Raise `InvalidSettings` if these settings differ from the table's index."""
+        """Raise `InvalidSettings` if these settings differ from the table's index; unset buckets and fields fit any."""
         index = config.bucket_index
         if (index is None) == (self.kind == BUCKET):
             kind = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
@@ -146,8 +146,6 @@ class TableSettings:
     default.
 
     Attributes:
-        lock: the lease of the table lock.
-        heartbeat: when a writer counts as dead.
         mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
             buckets and an ordering column: writes that read nothing conflict with no others. README.md,
             "Non-blocking writers", has what is NOT promised.
@@ -265,7 +263,7 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return the settings, or the defaults for None; may raise `InvalidSettings`."""
+    """Return the settings, or the defaults for None."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):
@@ -326,6 +324,7 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
+    """Read the expected index; None without a kind. `InvalidSettings`: buckets of an engine but SIMPLE."""
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
         return None
@@ -336,7 +335,7 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
-    """Read the retention: by the policy's name, else by the first number given, else by commits."""
+    """Read the retention by the policy's name, else the first number given, else commits; InvalidSettings if bad."""
     numbers = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
     name = _first(options, _POLICY_KEYS) or next((kind.name for kind in numbers if numbers[kind]), KeepCommits.name)
     kind = next((kind for kind in numbers if kind.name == name.strip().upper()), None)
@@ -359,7 +358,7 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings, with Hudi's default sizes."""
+    """Read the clustering settings, by default with Hudi's sizes; None unless inline, but checked."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),
@@ -379,7 +378,6 @@ def _mode(text: str) -> Mode:
 
 
 def _failed(text: str) -> FailedWrites:
-    """Parse the policy for failed writes."""
     try:
         return FailedWrites(text.strip().upper())
     except (ValueError, AttributeError):

@@ -32,7 +32,6 @@ class TableSpec:
     `url_encode`, `buckets` and `table_type` cannot be changed later.
 
     Attributes:
-        name: the table's name, for people and catalogs.
         schema: the columns, without Hudi's meta columns; or rows with these columns (a DataFrame, a pyarrow Table).
         record_keys: the columns that together identify a row. A single text names one column, here and below.
         partition_by: the columns whose values make the folders; empty for none.
@@ -141,7 +140,7 @@ def _check_visibility(visibility: object) -> None:
 
 
 def _schema(source: Any) -> pa.Schema:
-    """Return a schema unchanged, or the schema of rows, without metadata and pandas index."""
+    """Return a schema unchanged, or that of rows without metadata and pandas index; `InvalidRecords` for others."""
     if isinstance(source, pa.Schema):
         return source
     if not hasattr(source, "__arrow_c_stream__"):

@@ -125,8 +125,6 @@ class Table(TableContext):
         """
         return Store.from_url(url, storage_options).read_or_none(PROPERTIES) is not None
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
     @property
     def version(self) -> str:
         """The version of the table: the completion time of its last commit, 17 digits of UTC; empty without commits.
@@ -245,8 +243,6 @@ class Table(TableContext):
         ['delete']
         """
         return changes_since(self, after, until, order=order, columns=columns, partitions=partitions)
-
-    # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -432,8 +428,6 @@ class Table(TableContext):
         >>> table.run_inline_services()  # nothing, by default
         """
         inline.run_due(self)
-
-    # -- services ------------------------------------------------------------------------------------------------------
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.

@@ -40,8 +40,6 @@ class TableTransaction(TransactionHandle):
         self._keys: list[pa.Table] = []
         self._partitions: tuple[str, ...] | None = None
 
-    # -- reading -------------------------------------------------------------------------------------------------------
-
     def scan(
         self,
         columns: Iterable[str] | None = None,
@@ -58,8 +56,6 @@ class TableTransaction(TransactionHandle):
     to_arrow = short_for(scan, Scan.to_arrow)
     to_pandas = short_for(scan, Scan.to_pandas)
     to_polars = short_for(scan, Scan.to_polars)
-
-    # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, rows: Rows) -> None:
         """Add rows at the commit, like `Table.append`; only more appends may follow.
@@ -131,7 +127,6 @@ class TableTransaction(TransactionHandle):
         return self._inner.table.schema(self.timeline)
 
     def _add_rows(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
-        """Convert rows now, and collect them for the commit, after writes of the same kind only."""
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._set_kind(kind)
         self._rows.append(stored)
@@ -140,8 +135,6 @@ class TableTransaction(TransactionHandle):
         if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
             raise InvalidRecords(f"{kind} cannot follow {self._kind} in one transaction; begin another one")
         self._kind = kind
-
-    # -- its end -------------------------------------------------------------------------------------------------------
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Write all changes and make them visible for good; `conflicts`, the number before, goes into the result.
@@ -168,7 +161,7 @@ class TableTransaction(TransactionHandle):
         return self._inner.result
 
     def _write(self) -> None:
-        """Write the collected rows and deletes into the inner transaction, once."""
+        """Write the collected rows and deletes into the inner transaction; again, do nothing."""
         kind, self._kind = self._kind, ""
         rows = pa.concat_tables(self._rows, promote_options="default") if self._rows else None
         keys = pa.concat_tables(self._keys, promote_options="default") if self._keys else None

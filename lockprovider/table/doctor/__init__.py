@@ -1,4 +1,1 @@
-"""Diagnosis of a table: `facts` gathers facts, pure `rules` check them, and findings say what to do.
-
-May import: state and below.
-"""
+"""Diagnosis of a table: `facts` gathers facts, pure `rules` check them, and findings say what to do."""

@@ -55,10 +55,6 @@ _Failed = TypeVar("_Failed")
 class TableFinding:
     """Finding of the doctor: a fault of a table, or a note.
 
-    Attributes:
-        state: `wrong`, or `note`.
-        mend: the remedy.
-
     >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
     'note'
     """
@@ -74,15 +70,10 @@ class Facts:
     """Facts about a table. `files` were listed before `timeline`; a text in place of a value is its error.
 
     Attributes:
-        lone_backup: whether only the backup of the properties exists.
-        both: whether the properties and their backup exist.
-        entries: the files of the timeline folder, by name.
-        beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
         dead: begin times of pending instants whose writer or executor is dead or missing.
         clock_ahead_ms: this machine's clock minus the store's; 0 if harmless.
         lockless: commits that the lock's log lacks, although it reaches back far enough.
-        slices: the latest snapshot, if it could be read.
         misread: why the latest snapshot cannot be read, if no other fact says so.
         archive_left: archived instants that are still on the timeline.
         archive_hidden: archived writes that `archive_left` hides: they count as never committed.
@@ -127,12 +118,12 @@ class Facts:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties, or None if they could not be parsed."""
+        """The properties; None: unreadable."""
         return None if isinstance(self.properties, str) else self.properties
 
     @property
     def stats(self) -> Iterator[tuple[Instant, WriteStat]]:
-        """The statistics of every file that a readable commit wrote."""
+        """The files of readable commits."""
         for instant, metadata in self.commits.items():
             if not isinstance(metadata, str):
                 yield from ((instant, stat) for stats in metadata.stats.values() for stat in stats)
@@ -145,7 +136,7 @@ class Facts:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Join the first three names in order, with the number of others."""
+    """Join three names, and the number of others."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
     return ", ".join(ordered[:_SHOWN]) + more
@@ -181,7 +172,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     config = None if isinstance(properties, str) else properties
     strays, repeated = _count_keys(table, config, slices, unread, all_keys=keys)
     listing: ListingDifferences | str | None = None
-    if config is not None and LISTING in config.metadata_partitions:  # Else no reader uses the listing.
+    if config is not None and LISTING in config.metadata_partitions:
         listing = _or_error(
             lambda: differences(listed_files(store, timeline), files, table.data_files(), timeline), str
         )
@@ -234,9 +225,9 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read base files' keys; count rows in a wrong bucket by path, and keys in several files by partition.
+    """Read base files' keys; return rows in a wrong bucket by path, and repeated keys by partition, without zeros.
 
-    Counts keys only with `all_keys`; adds errors to `unread`.
+    Counts keys only with `all_keys`, wrong buckets only with a bucket index; adds errors to `unread`.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -270,7 +261,7 @@ def _read(table: TableContext, path: str) -> bytes | None:
 
 
 def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) -> frozenset[str]:
-    """Read what completed rollbacks and restores undid."""
+    """Read completed rollbacks and restores; return the begin times they undid; add errors to `unread`."""
     begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
@@ -284,10 +275,9 @@ def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) ->
 
 
 def _undone(table: TableContext, action: Action, path: str) -> set[str]:
-    """Read which instants a rollback or restore undid; empty if archived."""
     data = _read(table, path)
     if data is None:
-        return set()  # archived meanwhile
+        return set()
     if action is Action.RESTORE:
         return set(decode_restore(data, path))
     return {victim.begin for victim in decode_rollback(data, path)}
@@ -296,7 +286,7 @@ def _undone(table: TableContext, action: Action, path: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return dead pending instants: all live by heartbeats, a service without one while its requested file is fresh."""
+    """Return pending instants whose heartbeat is missing or old; without one, a service with a fresh plan lives."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     requested = ((name.partition(".")[0], entry) for name, entry in entries.items() if name.endswith(".requested"))
@@ -306,7 +296,7 @@ def _dead(
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the archive's fault, `archive_left` and `archive_hidden`."""
+    """Read the archive; return its fault (files gone or of wrong size), `archive_left` and `archive_hidden`."""
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     files = archive_index.read_history(table.knowledge).files
@@ -328,7 +318,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return `Facts.lockless`: each commit under the lock adds an entry to its log."""
+    """Return commits after the first in the lock's log that the log lacks; empty without such a log."""
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]
@@ -340,7 +330,7 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:
-    """Describe a commit not applied yet, else the lock's holder and a starving JVM writer."""
+    """Describe a decided commit not applied yet, else the lock's holder and a starving JVM writer; or ""."""
     missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
         return f"a commit is decided but not applied yet ({missing[0]}): the next holder of the lock applies it"

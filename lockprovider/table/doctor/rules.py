@@ -53,7 +53,7 @@ _PLANS = (
     (Action.CLUSTERING, "cluster", "writes to its file groups give way to it"),
     (Action.COMPACTION, "compact", "no other compaction can merge its file groups"),
 )
-_MANY = 300  # Listing more takes several pages.
+_MANY = 300
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
 _Said = tuple[Literal["wrong", "note"], str, str]
 _Found = Iterator[_Said]
@@ -73,7 +73,7 @@ def _listed(state: Literal["wrong", "note"], names: Collection[str], what: str, 
 
 
 def failed_writes(facts: Facts) -> _Found:
-    """Yield findings of R1: dead writers, files without markers or instant."""
+    """Yield findings of R1: dead writers, data files without marker, data files without instant."""
     timeline = facts.timeline
     marked = {marker.data_path for marker in map(parse_marker, facts.markers) if marker is not None}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
@@ -103,7 +103,7 @@ def metadata_table(facts: Facts) -> _Found:
 
 
 def listing(facts: Facts) -> _Found:
-    """Yield findings about the metadata table's listing."""
+    """Yield findings of the metadata table's listing: unreadable, or unlike the existing files."""
     mend = "run `lockprovider table retire-metadata URL`: then all readers list the folders"
     if isinstance(facts.listing, str):
         yield _WRONG, f"the metadata table cannot be read: {facts.listing}", mend
@@ -120,7 +120,7 @@ def listing(facts: Facts) -> _Found:
 
 
 def list_columns(facts: Facts) -> _Found:
-    """Yield a note if a column has lists: JVM Hudi's copy-on-write merge fails at a null in one."""
+    """Yield a note if a copy-on-write table has lists: JVM Hudi's merge fails at a null in one."""
     schemas = (done.schema_json or "" for done in facts.commits.values() if isinstance(done, CommitMetadata))
     if (
         facts.config is not None
@@ -133,7 +133,7 @@ def list_columns(facts: Facts) -> _Found:
 
 
 def time_zones(facts: Facts) -> _Found:
-    """Yield findings of R3: compare completion times with the files' modification times."""
+    """Yield findings of R3: no zone is set, a wrong clock here, instants in the future or off by a time zone."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer uses its own time zone"
         yield _NOTE, what, "run `lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
@@ -156,7 +156,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Yield findings of R4 about hoodie.properties and its backup."""
+    """Yield findings of R4 about hoodie.properties and its backup: missing, unreadable, or unfit for some program."""
     if facts.lone_backup:
         what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
         yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
@@ -191,6 +191,7 @@ def properties(facts: Facts) -> _Found:
 
 
 def _appearance(config: TableConfig) -> _Found:
+    """Yield a finding if commits are unordered, or the recorded visibility is unknown."""
     recorded = visibility(config)
     if recorded not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={recorded} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
@@ -201,6 +202,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
+    """Yield findings of settings, but the time zone, that `share` would change or add."""
     differing = share_changes(config, keeps_listing=keeps_file_listing(config))
     changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
@@ -213,7 +215,7 @@ def _settings(config: TableConfig) -> _Found:
 
 
 def duplicate_base_files(facts: Facts) -> _Found:
-    """Yield findings of R5: several base files of one file group and instant."""
+    """Yield findings of R5: several base files of one file group and instant; those to remove are named."""
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
@@ -226,7 +228,7 @@ def duplicate_base_files(facts: Facts) -> _Found:
 
 
 def commit_order(facts: Facts) -> _Found:
-    """Yield findings of R6: wrong completion times, and commits unseen by a later one."""
+    """Yield findings of R6: equal completion times, completions before the begin, commits unseen by a later one."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
         if count > 1:
@@ -240,7 +242,7 @@ def commit_order(facts: Facts) -> _Found:
 
 
 def _unseen(facts: Facts) -> _Found:
-    """Yield findings for commits that missed an earlier one: a slice must name the previous slice."""
+    """Yield findings for commits that missed an earlier one: a base file must name its file group's previous one."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
     for instant, stat in (item for item in facts.stats if not item[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
@@ -268,7 +270,7 @@ def metafiles(facts: Facts) -> _Found:
 
 
 def buckets(facts: Facts) -> _Found:
-    """Yield findings about the buckets of the latest snapshot's file groups and keys."""
+    """Yield findings: foreign bucket rules, unrecorded buckets, unknown or shared ones, and rows in a wrong one."""
     if facts.bucket_rules:
         what = f"a JVM writer stored bucket rules in {BUCKET_RULES} (consistent hashing, or buckets by partition)"
         yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"
@@ -303,7 +305,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks on facts, or only that of an unreadable version; return rule, title and findings of each."""
+    """Run all checks, or only that of an unreadable version; return rule, title and findings of each."""
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
@@ -354,7 +356,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
-    """Yield findings of needed files that are gone, or differ in size from their commit."""
+    """Yield findings of files in the latest slices that are gone, or differ in size from their commit."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):
@@ -398,7 +400,7 @@ def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
 
 
 def _archive(facts: Facts) -> _Found:
-    """Yield findings of archive faults, archived instants still on the timeline, and too many unarchived commits."""
+    """Yield findings: archive faults, archived instants still on the timeline, more than 300 commits."""
     mend, left, hidden = "run `lockprovider table archive URL`", facts.archive_left, len(facts.archive_hidden)
     if facts.archive_fault:
         yield _WRONG, facts.archive_fault, "restore it from a copy; reads of the latest snapshot do not need it"
@@ -424,6 +426,7 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
+    """Yield notes of heartbeats and markers whose instant is not pending."""
     pending = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     pending -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in pending]
@@ -454,5 +457,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Gather facts and run every check, also on a table that cannot be opened."""
+    """Gather facts and run all checks."""
     return examine(gather(table, keys=keys))

@@ -65,6 +65,10 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
+    """Raise `InvalidRecords` for a composite key that other values would have, too.
+
+    Then a text, of `texts` by field, is a placeholder or has a separator.
+    """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
         if not _is_text(table.schema.field(field).type):
@@ -91,7 +95,10 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """Return a column's values as Hudi writes them in keys and paths."""
+    """Return a column's values as Hudi writes them in keys and paths.
+
+    Raises `InvalidRecords` if it is missing, or of a type without such text.
+    """
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
     column = table.column(field)
@@ -134,7 +141,6 @@ def reading(path: str) -> Iterator[None]:
 
 
 def _is_of_arrow(error: OSError) -> bool:
-    """Return whether pyarrow raised this itself, not a file system."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return (
         type(error) is OSError and error.errno is None and str(frame.f_globals.get("__name__")).startswith("pyarrow.")
@@ -159,7 +165,6 @@ def open_base_file(source: Any, filesystem: Any = None, path: str = "in memory")
 
 
 def check_operation(names: Iterable[str], name: str) -> None:
-    """Raise `UnsupportedTable` if `names` has Flink's operation column, which marks rows as deleted."""
     if schema.FLINK_OPERATION in names:
         raise UnsupportedTable(
             f"file {name} has a column {schema.FLINK_OPERATION}, with which Flink marks deleted rows: they would "
@@ -204,7 +209,10 @@ def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.
 
 
 def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield a base file's rows in batches of at most `rows` rows and about `at_most` bytes; raise as `reading`."""
+    """Yield `columns` of a base file in batches of at most `rows` rows; raise as `reading`.
+
+    A batch has about `at_most` uncompressed bytes.
+    """
     groups = list(range(file.num_row_groups))
     metadata = [file.metadata.row_group(number) for number in groups]
     # Arrow fetches all requested groups before it reads one.
@@ -222,7 +230,6 @@ def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: in
 
 
 def keys_of(file: ParquetFile) -> pa.Array:
-    """Read a base file's record keys, in order."""
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
 
@@ -236,7 +243,6 @@ def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
 
 
 def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
-    """Return the bloom filter in a footer, unparsed; None if missing or of another type."""
     entries = footer.metadata or {}
     text = entries.get(BLOOM_KEY.encode())
     if text is None or entries.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
@@ -258,7 +264,6 @@ def buckets_of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
 
 
 def misplaced(config: TableConfig, file_slice: FileSlice, keys: pa.Array) -> int:
-    """Count `keys` that belong to another bucket than the slice; all if its file id names none."""
     bucket = bucket_of(file_slice.file_id)
     return len(keys) if bucket is None else pc.sum(pc.not_equal(buckets_of_keys(config, keys), bucket)).as_py() or 0
 
@@ -277,7 +282,10 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a written file names no bucket, or two files of a partition share one."""
+    """Raise `InvalidRecords` if a written file names no bucket, or two files of a partition share one.
+
+    Tables without a bucket index pass.
+    """
     index = config.bucket_index
     if index is None:
         return

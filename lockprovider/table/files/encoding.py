@@ -48,7 +48,7 @@ def java_order(key: str) -> bytes:
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and greatest key in Java's order; None without keys."""
+    """Return the least and greatest key in Java's order, by UTF-16 units; None without keys."""
     if not len(keys):
         return None
     bounds = pc.min_max(keys)
@@ -60,7 +60,7 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
 
 
 class WrittenFile(NamedTuple):
-    """Encoded base file, not yet stored."""
+    """Encoded base file."""
 
     data: bytes
     footer: pq.FileMetaData
@@ -78,11 +78,12 @@ def encode_base_file(
     known: pq.ParquetFile | None = None,
     key_filter: str | None = None,
 ) -> WrittenFile:
-    """Encode a base file from parts of `fresh` rows with `columns` of canonical types.
+    """Encode a base file with meta columns, key range and bloom filter.
 
-    Without `keys`, all rows' keys in order, the parts must contain them. `known`, a base file with the first keys, and
-    `key_filter`, their bloom filter, save work. NOT checked: that keys are unique and not empty, and that `known` and
-    `key_filter` belong to them.
+    There is at least one of the `parts` of `fresh` rows; `columns` have canonical types. Without `keys`, all rows' keys
+    in order, the parts must contain them. `known`, a base file with the first keys, and `key_filter`, the bloom filter
+    of all, save work. NOT checked: that keys are unique and not empty, and that `known` and `key_filter` belong to
+    them.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
@@ -141,7 +142,7 @@ def _with_meta_columns(rows: pa.Table, keys: pa.Array, partition: str, file_name
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join and split parts (at least one) to row groups within the limits."""
+    """Join and split parts (at least one) to row groups of at most 131,072 rows and about 128 MiB."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
         rest, more = piece, _bytes_of(piece)
@@ -157,6 +158,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
+    """Halve a part until each piece has at most `limit` bytes or one row; yield them in order."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -195,7 +197,10 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
-    """Return footer entries; without `key_filter`, hash the keys that `known` lacks into its filter."""
+    """Return footer entries; without `key_filter`, hash only keys after those of `known`.
+
+    `known` is a base file with the first keys.
+    """
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
     stored = None if known is None else files.key_range(known.metadata)
@@ -223,9 +228,10 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Encode a log file of rows, their unique keys, and deletes in the form that `rows_of_keys` returns.
+    """Return statistics and bytes of a log file of `changes`.
 
-    Raises `InvalidRecords` as `refuse_unordered`, or for a file name that the JVM does not accept.
+    These are rows, their unique keys, and deletes in the form that `rows_of_keys` returns. Raises `InvalidRecords` as
+    `refuse_unordered`, or for a file name that the JVM does not accept.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -261,7 +267,10 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the deletes' ordering values; raise `InvalidRecords` for null or an int 0, which count as none."""
+    """Return the deletes' ordering values; raise `InvalidRecords` for null.
+
+    Also for an int 0 or the day 1970-01-01, which count as none.
+    """
     refuse_unordered(config, deletes)
     values = files.array_of(deletes.column(config.ordering_field))
     if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():
@@ -273,7 +282,10 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
-    """Yield kind and bytes of blocks of rows: Avro for few rows without nested timestamps, else Parquet."""
+    """Yield kind and bytes of blocks of rows, about 256 MiB each.
+
+    Fewer than 1,000 rows without nested timestamps are Avro, others Parquet.
+    """
     size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
     for start in range(0, full.num_rows, max(1, size)):
         part = full[start : start + size]
@@ -284,12 +296,12 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
 
 
 def _has_times_inside(kind: pa.DataType) -> bool:
-    """Return whether timestamps are nested, which hudi-rs 0.5 cannot read from Avro blocks."""
     inner = [kind.field(number).type for number in range(kind.num_fields)]
     return any(types.is_timestamp(inner_type) or _has_times_inside(inner_type) for inner_type in inner)
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:
+    """Encode a Parquet block's content without statistics, and with the Avro schema `text` in its footer."""
     out = BytesIO()
     settings = {"compression": _COMPRESSION, "use_dictionary": _repetitive(rows), **_PAGES}
     settings["write_statistics"] = False
@@ -300,7 +312,10 @@ def _parquet(rows: pa.Table, text: str) -> bytes:
 
 
 def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[bytes]:
-    """Yield deletes with and without ordering values as two blocks; readers fail at a mixed block."""
+    """Yield the delete blocks' contents: deletes with ordering values, then those without.
+
+    Readers fail at a mixed block.
+    """
     keys = files.array_of(rows.column(schema.RECORD_KEY))
     name = config.ordering_field if MergeRule.of(config).ordering else None
     values = pa.nulls(len(keys)) if name is None else files.array_of(rows.column(name))

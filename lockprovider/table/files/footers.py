@@ -50,7 +50,7 @@ _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.er
 
 @dataclass(frozen=True, slots=True)
 class FooterNote:
-    """A footer's key range and bloom filter, if known, and column ranges."""
+    """Summary of a footer."""
 
     ends: tuple[str, str] | None
     filter: str | None
@@ -62,7 +62,10 @@ class FooterNote:
         return cls(base_file.key_range(footer), None if key_filter is None else key_filter.text, ranges_of(footer))
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
-        """Return whether the file may have one of the keys `asked`, which lie from `least` to `greatest`."""
+        """Return False if the file certainly has none of the keys `asked`, which lie from `least` to `greatest`.
+
+        Without `asked` only the range is compared. A damaged filter excludes nothing.
+        """
         if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
             return False
         if asked is None or self.filter is None:
@@ -73,7 +76,10 @@ class FooterNote:
             return True
 
     def may_have_each(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of keys that the file may have; above 10,000 in range, by range only. May raise `Corrupt`."""
+        """Return a mask of keys that the file may have; above 10,000 in range, by range only.
+
+        Raises `Corrupt` for a damaged filter.
+        """
         mask = np.ones(len(keys), dtype=np.bool_)
         if self.ends is not None:
             between = pc.and_(pc.greater_equal(keys, self.ends[0]), pc.less_equal(keys, self.ends[1]))
@@ -100,6 +106,7 @@ class FooterNote:
 
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
+        """Convert a decoded `row`; a malformed one raises one of `_DAMAGED`."""
         ends, text, ranges = row
         if ends is not None:
             ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
@@ -142,7 +149,8 @@ class FooterNotes:
     def add(self, path: str, note: FooterNote) -> None:
         """Cache a note unless one as good is cached; drop the oldest above 64 MiB.
 
-        Before the first key lookup, leaves out long filters.
+        Before the first key lookup, leaves out filters above 4 KiB; afterwards a note with a filter replaces one
+        without.
         """
         note = note if self._has_keys_asked else note.short
         with self._adding:
@@ -163,7 +171,10 @@ class FooterNotes:
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Call `look_up`; return the `paths` that certainly have no wanted key, never one without a note."""
+        """Call `look_up`; return the `paths` that certainly have no wanted key, never one without a note.
+
+        Above 10,000 keys, only compares ranges.
+        """
         self.look_up(store, paths)
         if not len(wanted):
             return {*paths}
@@ -178,7 +189,10 @@ class FooterNotes:
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
-        """Cache new notes of the lock folder if more than `FEW` are missing; ask for each path once."""
+        """Cache new notes of the lock folder if more than 8 of `paths` have none and were not sought before.
+
+        Ignores store errors.
+        """
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
         with self._looking:
@@ -200,7 +214,7 @@ class FooterNotes:
     def take_due(self, paths: Sequence[str]) -> Sequence[str]:
         """Return the files to `put` now: `paths` if more than 8.
 
-        Else collects them, and returns all collected once they are 64.
+        Else collects them and returns nothing; once 64 are collected, returns and forgets these.
         """
         if len(paths) > FEW:
             return paths
@@ -241,7 +255,6 @@ def _create(store: Store, name: str, notes: Mapping[str, FooterNote]) -> Outcome
 
 
 def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str, FooterNote]]:
-    """Read notes by object name from the lock folder, in parallel, except objects `known`."""
     names = [name for entry in store.list(NOTES) if (name := entry.path.removeprefix(NOTES)) not in known]
     reading = [store.in_background(partial(store.read_or_none, f"{NOTES}{name}")) for name in names]
     contents = ((name, pending.result()) for name, pending in zip(names, reading, strict=True))
@@ -249,7 +262,10 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """Encode notes for the lock folder, without long filters."""
+    """Encode notes by path for the lock folder, without filters above 4 KiB.
+
+    The longest are also left out, above 4 MiB in all.
+    """
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
         length = len(note.filter or "")
@@ -260,7 +276,7 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 
 
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
-    """Decode an object of the lock folder; return nothing if damaged or of another version."""
+    """Decode an object of the lock folder to notes by path; return none if damaged or of another version."""
     try:
         most = plausible(data)
         content = parse_json(inflate(data, most=most), most=most, items=most)
@@ -294,9 +310,9 @@ def may_have_range(kind: pa.DataType) -> bool:
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
-    """Extract the column ranges from a footer.
+    """Extract from a footer the ranges of its first 32 columns of integers, texts, dates or timestamps.
 
-    SPECIFICATION.md, "Footers", names the columns that get one; statistics of floats ignore NaN.
+    Meta columns, repeated names, and legacy dates of Spark get none.
     """
     fields, ranges, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
@@ -314,7 +330,7 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
-    """Return an expression that is true for every row of a file as read with these columns."""
+    """Return an Arrow expression that is true for every row of a file with these ranges, as read with these columns."""
     sure = pc.scalar(True)
     for column in columns:
         bounds = ranges.get(column.name)
@@ -332,7 +348,7 @@ def decode_range(kind: str, least: int | str | None, greatest: int | str | None,
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return a column's range over all row groups; None if statistics are missing or unusable."""
+    """Return a column's range over all row groups; None if statistics are missing or unusable, or there are no rows."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
@@ -354,6 +370,7 @@ def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Ra
 
 
 def _value(raw: int | bytes) -> int | str | None:
+    """Return a bound as number or text; None if it is not UTF-8, or longer than 64 characters."""
     if isinstance(raw, int):
         return raw
     try:
@@ -378,7 +395,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return an Arrow filter for values in `bounds`; always true if `kind` cannot hold them."""
+    """Return an Arrow filter for values in `bounds`, nulls included; always true if `kind` cannot hold the bounds."""
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()
     try:

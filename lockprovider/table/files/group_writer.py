@@ -54,7 +54,7 @@ class WritesHere(NamedTuple):
 
 
 class NewGroup(NamedTuple):
-    """Rows and keys (maybe repeated) of a new file group, with its write token."""
+    """New file group; keys may repeat."""
 
     partition: str
     rows: pa.Table
@@ -67,7 +67,7 @@ class NewGroup(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Encoded base file before its write; `stat` lacks the file size."""
+    """Encoded base file; `stat` lacks the file size."""
 
     stat: WriteStat
     written: WrittenFile
@@ -103,7 +103,6 @@ class GroupWriter:
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
     def keyed_deletes(self, rows: pa.Table, *, valued: bool = False) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """Convert deletes as `keyed` converts rows; keep only the columns of `deletes`."""
         return self._keyed(self.deletes(rows, valued=valued))
 
     def deletes(self, rows: pa.Table, *, valued: bool = False) -> pa.Table:
@@ -122,7 +121,6 @@ class GroupWriter:
     def insert(
         self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
     ) -> WriteStat:
-        """Encode a new file group's base file, and `put` it; repeated attempts must pass the same `file_id`."""
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
@@ -201,7 +199,10 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: base_file.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write a file group's marker and next base file by a merge plan of `upserts`; None: nothing changes."""
+        """Write a file group's marker and next base file by a merge plan of `upserts`.
+
+        `opened` is the current base file. Returns None, writing nothing, if nothing changes.
+        """
         if not plan.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
@@ -231,6 +232,7 @@ class GroupWriter:
         """Create a marker and a log file of rows with unique keys and of deletes; None, writing nothing, if empty.
 
         A key in both is deleted. Without `delete_values` it reads the slice, and deletes only keys that the slice has.
+        Raises `Aborted` as `put_slice`.
         """
         is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -254,7 +256,10 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker, cache its note; keep an earlier attempt's file with the same keys."""
+        """Create a base file after its marker, and cache its note; keep an earlier attempt's file with the same keys.
+
+        Raises `Aborted` if it has others, or the instant was rolled back.
+        """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
         if self.here is not None:
@@ -269,7 +274,7 @@ class GroupWriter:
         )
 
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
-        """Return `stat` if `here` or the instant exists; else remove a `created` file and raise `Aborted`.
+        """Return `stat` if `here` or, in the store, the instant exists; else delete a `created` file, raise `Aborted`.
 
         A file of an earlier attempt stays, since it may be committed.
         """
@@ -284,7 +289,10 @@ class GroupWriter:
         )
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
-        """Create a file's marker unless announced, alone or in an object as earlier ones; record it in `here`."""
+        """Record a file's marker in `here`, then create it, alone or in an object as earlier ones.
+
+        Does nothing if it is announced.
+        """
         if self.here is not None and join(partition, name) in self.here.announced:
             return
         if self.here is not None and self._marks_in_one:
@@ -301,7 +309,10 @@ class GroupWriter:
         return self.here is not None and layout.markers_type(self.begin)[0] in self.here.markers[:1]
 
     def _mark_in_one(self, here: WritesHere, files: Sequence[tuple[str, str, MarkerKind]]) -> None:
-        """Record these files in `here`, then create an object with their markers, and `MARKERS.type`."""
+        """Record these files in `here`, then create an object with their markers.
+
+        In parallel, creates `MARKERS.type`, which directs readers to it.
+        """
         kind = layout.markers_type(self.begin)
         marker = layout.markers_file(self.begin, len(here.markers), [layout.marker_name(*file) for file in files])
         here.markers.extend(path for path, _ in (kind, marker))
@@ -311,7 +322,7 @@ class GroupWriter:
         created.result()
 
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
-        """Create missing metafiles, for JVM readers, and record partitions; `each` works like `map`.
+        """Create missing metafiles, for JVM readers, and record partitions in `here`; `each` works like `map`.
 
         Raises `InvalidRecords` if a new one is inside or around another; removes the metafiles of such that it created.
         """
@@ -338,7 +349,10 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Raise `InvalidRecords` for new partitions inside or around another; remove their metafiles if `made`."""
+        """Raise `InvalidRecords` for new partitions inside or around another, also one listed at `places`.
+
+        If `made`, first deletes their metafiles.
+        """
         partitions = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(partitions) for outer in partitions.intersection(outer_of(inner))]
         faults = [pair for pair in pairs if not set(new).isdisjoint(pair)]
@@ -348,7 +362,7 @@ class GroupWriter:
             raise layout.nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
-        """List partitions with a metafile at these sorted paths, and maybe some between them."""
+        """List partitions with a metafile at these sorted path prefixes; above 8 prefixes also others between them."""
         store = self.place.store
         if len(places) <= _FEW:
             entries = [entry for place in places for entry in store.list(place)]
@@ -360,14 +374,12 @@ class GroupWriter:
                 yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
-        """Read an earlier attempt's file; return its size, or raise `Aborted` if it has other keys."""
         stored_keys = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(stored_keys) != len(keys) or pc.all(pc.is_in(keys, value_set=stored_keys)).as_py() is False:
             raise _written_twice(path)
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
-        """Create an object; return False if it exists already."""
         outcome = self.place.store.put_if_absent(path, data, create_once=True)
         if isinstance(outcome, Lost):
             return False
@@ -397,9 +409,9 @@ def group_id(begin: str, *task: object) -> str:
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of slices, of one partition, as new file groups; commit times stay.
+    """Write all rows of slices, of one partition, sorted by `sort_by`, as new file groups; commit times stay.
 
-    Several file ids get sorted ranges of about equal size; empty files are not written.
+    Several file ids get ranges of about equal size; empty files are not written.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]
@@ -417,7 +429,7 @@ def write_clustered(
 
 
 def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
-    """Read the slices, and yield the named columns of their rows, in parts; the first is empty."""
+    """Read the slices, and yield the named columns of their merged rows, in parts; the first is empty."""
     full = with_meta(writer.schema)
     unique_names = dict.fromkeys(names)
     columns = pa.schema([full.field(name) for name in dict.fromkeys([*unique_names, *columns_to_merge(full, rule)])])
@@ -437,7 +449,10 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """Yield each output file's rows in turn, by way of temporary files."""
+    """Yield each output file's rows in turn, by way of temporary files; `outputs` has each row's file.
+
+    The first part must be empty.
+    """
     if files == 1:
         yield pa.concat_tables(parts)
         return
@@ -469,7 +484,10 @@ def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.
 
 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
-    """Read a slice, and create the marker and base file that compact it; commit times and sequence numbers stay."""
+    """Merge a slice's logs and base file, and create the marker and next base file.
+
+    Commit times and sequence numbers stay.
+    """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]
     needed = [name for name in columns_to_merge(full, rule) if name not in stored]

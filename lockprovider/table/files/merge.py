@@ -57,7 +57,7 @@ class MergePlan:
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
-        """Return a plan that also appends upserts whose keys neither the file nor `delete_keys` have."""
+        """Return a plan that also appends the upserts whose keys neither the file nor `delete_keys` have, in order."""
         is_new = np.ones(len(upsert_keys), dtype=np.bool_)
         is_new[self.met] = False
         if len(delete_keys):
@@ -68,7 +68,6 @@ class MergePlan:
 
 
 def untouched(file: files.ParquetFile) -> MergePlan:
-    """Read the file's keys, and return the plan that keeps all rows."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
@@ -104,7 +103,7 @@ def merge_plan(
 
 
 def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
-    """Read the old file, and yield the next base file's rows by the plan, in at least one part."""
+    """Read the old file, and yield the next base file's rows by the plan, new keys last, in at least one part."""
     own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
     target = pa.schema([*own, *upserts.schema])
     columns = schema.present(target.names, file.schema_arrow.names)
@@ -120,7 +119,10 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Return a batch, whose first row in the new file is `start`, with upserted rows in place and deleted rows gone."""
+    """Return a batch, whose first row in the new file is `start`, with upserted rows in place and deleted rows gone.
+
+    `fates` are the batch's.
+    """
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
     if not len(changed) and len(places) == old.num_rows:
@@ -147,7 +149,6 @@ def _refuse_loss(file: files.ParquetFile, target: pa.Schema) -> None:
 def _old_wins(
     file: files.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
 ) -> NDArray[np.bool_]:
-    """Read the old ordering values; mask old rows higher than their upsert."""
     upsert_values = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
     old_values = _ordering(read_as(files.read_columns(file, target.names), target), ordering_field)
@@ -157,7 +158,7 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
 
-    A missing or nested ordering column raises, if keys repeat.
+    A missing (`InvalidRecords`) or nested ordering column (`UnsupportedSchema`) raises only if keys repeat.
     """
     if are_unique(keys):
         return rows, keys

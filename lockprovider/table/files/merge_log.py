@@ -46,7 +46,6 @@ class MergeRule:
 
     @classmethod
     def of(cls, config: TableConfig) -> MergeRule:
-        """Return the table's merge rule; raise `UnsupportedTable` if it is unknown."""
         if odd := unknown_merge(config):
             raise UnsupportedTable(
                 f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
@@ -85,7 +84,10 @@ class LogSide:
 
 
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Return each key's winning event by `rule`; `events.partial` must be None (see `fold_fields`)."""
+    """Return the winning event by `rule` of each key, in order of first appearance.
+
+    `events.partial` must be None (see `fold_fields`).
+    """
     chosen = _chosen(events, rule)
     if len(chosen) == events.rows.num_rows == len(events.keys):
         return LogSide(events.keys, events.kinds, events.order, events.rows, {})
@@ -99,7 +101,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
-    """Return the position of each key's winning event, with keys in order of first appearance."""
+    """Return the position of each key's winning event by `rule`, with keys in order of first appearance."""
     places = np.arange(len(events.keys))
     encoded = events.keys.dictionary_encode()
     codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
@@ -121,7 +123,8 @@ def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> ND
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
     """Mask the events that can win: an event before its key's last delete without a value cannot.
 
-    That delete wins only if no row follows. Deletes between it and the first later row cannot win.
+    That delete wins only if no row follows. Deletes between it and the first later row cannot win. `codes` numbers the
+    keys, `count` of them.
     """
     hard_deletes = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)
@@ -138,6 +141,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """Return each event's rank by its ordering columns; equal values share a rank, null is lowest, NaN highest."""
     places = order_of(order)
     ranked = [comparable(column).take(places) for column in order]
     steps = np.zeros(len(places), dtype=np.bool_)
@@ -207,7 +211,10 @@ class LogMerge:
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return a base batch merged with the logs, in their columns; record its keys for `rest`."""
+        """Return a base batch merged with the logs, in their columns; record its keys for `rest`.
+
+        Unless `in_place`, `rest` returns the rows that replace others.
+        """
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)
         if not len(old):
@@ -243,6 +250,7 @@ class LogMerge:
         return wins
 
     def _rows(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> pa.Table:
+        """Return the log rows at `new`; columns that a partial update lacks come from `batch`, at `old`."""
         rows = self._side.rows.take(pa.array(new))
         for name, lacks in self._side.lacks.items():
             at = rows.column_names.index(name)
@@ -257,15 +265,16 @@ class LogMerge:
 # columns that the winner lacks. Source: Hudi `PartialUpdateHandler`, `SparkRecordMergingUtils.mergePartialRecords`.
 @dataclass(slots=True)
 class _State:
-    """Folded state of one key: `fields` maps columns to rows."""
-
     event: int
     kind: LogEventKind
     fields: dict[str, int]
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events with partial updates to one state for each key."""
+    """Fold events with partial updates to one state for each key.
+
+    Winners by `rule` take columns that they lack from losers.
+    """
     columns = (comparable(column).to_pylist() for column in events.order)
     order = list(zip(*([(value is not None, value) for value in column] for column in columns), strict=True))
     states: dict[str, _State] = {}
@@ -303,7 +312,10 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
-    """Return the folded logs of `states`, with each column's value from its own row."""
+    """Return the folded logs of `states`; each column's value comes from its own row.
+
+    `lacks` masks columns without one.
+    """
     places = pa.array([state.event for state in states], pa.int64())
     columns, lacks = [], {}
     for name in events.rows.column_names:

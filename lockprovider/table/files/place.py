@@ -57,7 +57,6 @@ class TablePlace:
         return {"url": self.url, "storage_options": self.storage_options}
 
     def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return column ranges by path as `FooterNotes.ranges`, which may read the lock folder."""
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
@@ -88,7 +87,6 @@ class TablePlace:
         return file
 
     def footer(self, path: str) -> pq.FileMetaData:
-        """Read only the footer of a base file, and cache its note; raise as `open`."""
         return self.open(path, WHOLE_BYTES + 1).metadata
 
     @property
@@ -164,7 +162,7 @@ def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> Num
 
 
 def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """Convert keys to numbers; None if one is not a number's canonical text."""
+    """Convert keys to 64-bit integers; None if one is not a number's canonical text, such as `007`."""
     if types.is_int64(keys.type):
         return keys
     try:
@@ -199,7 +197,6 @@ class KeyFile:
 
     @cached_property
     def keys(self) -> pa.Array:
-        """All record keys; the first use reads them."""
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
@@ -210,12 +207,11 @@ class KeyFile:
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
-        """Read which wanted keys the file has, each once."""
         each = wanted.unique()
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Read which unique keys the file has, by key range, bloom filter, then stored keys or `by_number`.
+        """Read which unique keys the file has, as a mask, by key range, bloom filter, then stored keys or `by_number`.
 
         `by_number` must match the same keys.
         """

@@ -43,7 +43,7 @@ _PART_BYTES = 128 << 20  # of stored logs with rows in memory together
 def merged_rows(
     place: TablePlace, file_slice: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a slice, in parts and the same order each time.
+    """Yield the merged rows of a slice, in parts and the same order each time.
 
     `columns` must include those of `columns_to_merge`. With `in_place` log rows keep the positions of replaced rows, so
     that a rewritten file stays sorted. Otherwise log rows come last, which costs less. May raise `HistoryGone`,
@@ -81,7 +81,6 @@ def log_bytes(file_slice: FileSlice) -> int:
 
 
 def held_bytes(file_slice: FileSlice) -> int:
-    """Return the stored bytes of logs that a merge holds in memory."""
     return min(log_bytes(file_slice), _PART_BYTES)
 
 
@@ -95,7 +94,7 @@ def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterato
 def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
-    """Read a slice, and return the key and merge columns of its rows with these keys."""
+    """Read a slice, and return the key and merge columns of its rows with these keys, which it may lack."""
     full = with_meta(schema)
     wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
     columns = pa.schema([full.field(name) for name in wanted])
@@ -181,7 +180,7 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock) -> None:
-        """Decode a block and collect its events in `part`."""
+        """Decode a block and collect its events in `part`; raise `Corrupt` for a row without a key."""
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block)
             return
@@ -212,7 +211,7 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock) -> None:
-        """Collect a block's deletes in `part`; a delete without an ordering value is `GONE`."""
+        """Collect a delete block's events in `part`; a delete without an ordering value is `GONE`."""
         deletes = log_block.decode_deletes(block.content, block.path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()
@@ -234,7 +233,7 @@ class _Gathered:
         self.order.append(order)
 
     def events(self) -> LogEvents:
-        """Join the collected events; keys are integers if all blocks have integer keys, else text."""
+        """Join the collected events, in order. Keys are integers if all blocks have integer keys, else text."""
         rows = pa.concat_tables(self.rows or [self.columns.empty_table()]).combine_chunks()
         order = tuple(
             pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])
@@ -252,7 +251,10 @@ class _Gathered:
 
 
 def _rows(block: LogBlock, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
-    """Decode a block; of a Parquet block only the columns that `needed` selects."""
+    """Decode a block; of a Parquet block only the columns that `needed` selects.
+
+    Raises `UnsupportedTable` for HFile blocks and Flink's change logs.
+    """
     if block.kind is BlockKind.AVRO:
         rows = log_block.decode_avro(block.content, block.header.get(Header.SCHEMA, ""), block.path)
         base_file.check_operation(rows.schema.names, repr(block.path))

@@ -1,7 +1,7 @@
 """Bloom filter in a base file's footer: Hadoop's dynamic bloom filter with one row of bits, sized to its keys.
 
-Readers take size and hashes from the filter. JVM writers with the bloom index fail on a file without one. The JVM
-writes 2,587,966 bits up to 60,000 keys, else twice as many.
+JVM writers with the bloom index fail on a file without one. The JVM writes 2,587,966 bits up to 60,000 keys, else twice
+as many.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -40,17 +40,17 @@ _SLICE = 32_768  # fits the processor's cache
 
 @dataclass(frozen=True, slots=True)
 class KnownFilter:
-    """Existing filter as base64 text, with its number of keys."""
+    """Existing filter as base64 text."""
 
     text: str
     count: int
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """Return the filter of `keys`, none of them empty, as base64 text.
+    """Return the bloom filter of `keys`, none of them empty, as base64 text.
 
-    `known` is the filter of the first of these keys, in order, so that only the others are hashed; one of another form
-    is ignored. `room` is the number of keys to size for.
+    `known` is the filter of the first of these keys, in order, so that only the others are hashed; a damaged one or one
+    of another size is ignored. `room` is the number of keys to size for.
     """
     count = len(keys)
     room = room or _room(count)
@@ -73,7 +73,7 @@ def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield each group's filter as base64 text, in order; hash small groups together, for speed."""
+    """Yield the bloom filter of each group of keys as base64 text, in order; small groups are hashed together."""
     batch: list[pa.Array] = []
     for keys in groups:
         if batch and sum(map(len, batch)) + len(keys) > _SLICE:
@@ -84,7 +84,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield each group's base64 filter; hash groups together unless a group is too large."""
+    """Yield each group's bloom filter as base64 text, in order; hash all groups in one pass unless one is too large."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -101,7 +101,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
-    """Return a 32-bit hash of each key, the same in all processes."""
+    """Return a 32-bit Murmur hash of each key, in order; it is the same in all processes."""
     data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
@@ -115,7 +115,6 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
-    """Set the bits of `keys` in `bits`, sized for `room` keys."""
     data, offsets = utf8(keys)
     places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
@@ -125,7 +124,6 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """Parse `known`; None if unreadable, of another form, or not of the first keys."""
     try:
         parsed = BloomFilter.parse(known.text)
     except Corrupt:
@@ -135,7 +133,6 @@ def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
 
 
 def _room(keys: int) -> int:
-    """Return the number of keys to size for, a power of two: a growing file rarely rehashes its keys."""
     return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 
@@ -162,7 +159,7 @@ class BloomFilter:
 
     @classmethod
     def parse(cls, text: str) -> BloomFilter:
-        """Parse a footer's base64 text; raise `Corrupt` if damaged or of an unknown form."""
+        """Parse a footer's base64 text; raise `Corrupt` if damaged, of an unknown form, or above 1,000 hashes."""
         with undamaged("a bloom filter in a footer cannot be read"):
             raw = base64.b64decode(text, validate=True)
             version, hashes, kind, bits = _HEADER.unpack_from(raw, 0)
@@ -178,7 +175,7 @@ class BloomFilter:
         return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
     def might_contain_any(self, asked: Asked) -> bool:
-        """Return False if certainly none of these keys is in the file; cache positions in `asked`."""
+        """Return False if the file certainly has none of these keys; cache their hashed positions in `asked`."""
         for row in self.rows:
             bits, candidates = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
             for at in asked.positions(self.hashes, self.bits):
@@ -191,7 +188,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """Return a mask of `keys`: False where the file certainly lacks the key."""
+        """Return a mask of `keys`, in order: False where the file certainly lacks the key, else True."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -213,7 +210,6 @@ class Asked:
         self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
 
     def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
-        """Return and cache every key's bit position, one array for each hash, keys in order of length."""
         form = hashes, bits
         if form not in self._found:
             self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
@@ -225,7 +221,7 @@ def _row_bytes(bits: int) -> int:
 
 
 def utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all keys end to end, and each key's offset, plus the end."""
+    """Return the UTF-8 bytes of all keys end to end, and the offset of each key's first byte, then the end offset."""
     array = pa.array(keys, pa.large_string()) if isinstance(keys, Sequence) else keys.cast(pa.large_string())
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if len(array) == 0:
@@ -243,9 +239,10 @@ def _positions(
     bits: int | NDArray[np.uint32],
     owners: NDArray[np.int64] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield for each hash the bit position of every key, in order of length; each array overwrites the previous one.
+    """Yield one array for each of `hashes` hashes: every key's bit position, with the keys in order of length.
 
-    `bits` is the size of the filter, or of each key's filter, which begins at its bit in `owners`.
+    Each array overwrites the previous one. `data` and `offsets` are as from `utf8`. `bits` is the size of the filter,
+    or of each key's filter, which begins at its bit in `owners`.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
@@ -279,7 +276,7 @@ class _Blocks:
     tail_factors: NDArray[np.uint32]
 
     def hash(self, h: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
-        """Replace each key's seed in `h` by Hadoop's Murmur hash of the key; overwrite `spare`."""
+        """Replace each key's seed in `h` by Hadoop's 32-bit Murmur hash of the key; overwrite the buffer `spare`."""
         h ^= self.lengths
         for word, first in zip(self.words, self.firsts, strict=True):
             part = h[first:]
@@ -293,7 +290,10 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
-    """Compute the hash parts that need no seed; keys must be sorted by length."""
+    """Compute the parts of the keys' Murmur hashes that need no seed.
+
+    `starts` and `lengths` locate the keys in `data`, sorted by length.
+    """
     counts = lengths // 4
     firsts = tuple(int(np.searchsorted(counts, j, side="right")) for j in range(int(counts.max(initial=0))))
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))

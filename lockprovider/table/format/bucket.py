@@ -40,7 +40,6 @@ class BucketIndex:
     fields: tuple[str, ...]
 
     def checked(self, key_fields: Sequence[str]) -> BucketIndex:
-        """Return this index; raise `InvalidRecords` for invalid columns or bucket count."""
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
@@ -49,15 +48,13 @@ class BucketIndex:
         return self
 
     def named_by(self, file_id: str) -> int | None:
-        """Return the bucket in a file id; None if it names no bucket of this index."""
         bucket = bucket_of(file_id)
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
         """Return each record key's bucket as int32, equal to JVM Hudi 1.2's.
 
-        JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field. Composite keys
-        with a `:` in a value are slow.
+        JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field.
         """
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
@@ -71,7 +68,6 @@ def prefix(bucket: int) -> str:
 
 
 def file_id(bucket: int, group: str) -> str:
-    """Return the file id of a bucket's new file group, made unique by the file id `group`."""
     return prefix(bucket) + group[_DIGITS:]
 
 
@@ -89,9 +85,10 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a record key, in order, or the key itself if it has no such parts.
+    """Return the values of `fields` in a composite record key, in its order, or the key itself if it has none.
 
-    A value ends at the last `,` before the next `:`. Like the JVM, this misreads a value with a `,` and then a `:`.
+    Placeholders become None and empty text. A value ends at the last `,` before the next `:`. Like the JVM, this
+    misreads a value with a `,` and then a `:`.
     """
     if "," not in key or ":" not in key:
         return [key]
@@ -108,6 +105,7 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 
 
 def _end(key: str, colon: int) -> int:
+    """Return the offset where the value after `colon` ends: the last `,` before a later `:`, or the key's end."""
     following = key.find(":", colon + 1)
     while following >= 0:
         comma = key.rfind(",", colon, following)
@@ -118,7 +116,10 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
-    """Return the unsigned Java `List.hashCode` of the values of `fields` in each record key."""
+    """Return the unsigned Java `List.hashCode` of the values of `fields` in each record key.
+
+    Keys with a `:` in a value are slow.
+    """
     if len(key_fields) > 1:
         pattern = ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields))
         parts = pc.extract_regex(keys, f"(?s)^{pattern}$")
@@ -137,11 +138,11 @@ def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str
 
 
 def _unmarked(text: pa.Array) -> pa.Array:
-    """Replace placeholders of null and empty values by empty text, as the JVM's hash does."""
     return pc.if_else(pc.is_in(text, value_set=pa.array([NULL_KEY, EMPTY_KEY])), "", text)
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
+    """Return the `_list_hashes` of keys that no regular expression can split, by `hash_values`."""
     values_by_key = [hash_values(key, fields) for key in keys.to_pylist()]
     parts = java_hashes(pa.array([value for values in values_by_key for value in values], pa.string())).tolist()
     totals, position = np.empty(len(values_by_key), dtype=np.uint32), 0

@@ -68,7 +68,6 @@ def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
 
 
 def without_shared(config: TableConfig) -> TableConfig:
-    """Return the configuration without the settings of `shared`; the zone stays UTC, like its instants."""
     keys = {*SHARED, STATISTICS_KEY}
     return replace(config, raw=MappingProxyType({key: value for key, value in config.raw.items() if key not in keys}))
 
@@ -83,6 +82,10 @@ def as_non_blocking(config: TableConfig) -> TableConfig:
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
+    """Return the properties that `shared` sets, by key.
+
+    In version 8 they also fix how a complex key generator writes keys of one column.
+    """
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
@@ -95,13 +98,12 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
-    """Return the configuration without a metadata table, which keeps Spark's writers from making one."""
     raw = MappingProxyType({**config.raw, METADATA_KEY: "false"})
     return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 
 
 def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the setting changes that `shared` would make with the same `keeps_listing`.
+    """Return the changes that `shared` would make with the same `keeps_listing`; empty if there are none.
 
     Values compare as in Hudi, without case and outer spaces.
     """
@@ -242,7 +244,10 @@ def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Return ways to make the table writable: at most one keeps all files, and one removes the metadata table."""
+    """Return ways to make the table writable, as texts; empty if none is known.
+
+    At most one keeps all files; then at most one removes the metadata table.
+    """
     against: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
         remaining = reasons(change(config), keeps_listing=keeps or keeps_listing)
@@ -285,7 +290,7 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each unknown or unsupported property, and for unusable writer settings."""
+    """Yield a reason for each unknown property and unsupported value, and for unusable settings of all writers."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:
@@ -317,7 +322,7 @@ def _refusal(settings: Mapping[str, str]) -> str:
 
 
 def _of_reads(config: TableConfig) -> Iterator[Reason]:
-    """Yield reasons against reads: an unsupported table version, timeline layout version or table type."""
+    """Yield reasons against reads: table version not 8 or 9, timeline layout not 2, or an unknown table type."""
     call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
     if config.version not in READABLE_VERSIONS:
         to_do = f"JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`"
@@ -331,7 +336,10 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
-    """Yield reasons against writes from the merge mode, metadata table, time zone, index and keys."""
+    """Yield reasons against writes from the merge rule, metadata table, time zone, index and keys.
+
+    With `keeps_listing` the metadata table may have partition `files`.
+    """
     against = partial(Reason, reads=False)
     odd = properties.unknown_merge(config) if config.is_merge_on_read else properties.own_rule(config.raw)
     mode = config.effective_merge_mode
@@ -352,7 +360,10 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine; or empty."""
+    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine.
+
+    Either may be empty. `inflight` partitions are still being built; with `keeps` the writer maintains `files`.
+    """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     other_partitions = [name for name in named if name != LISTING]
     if not named:
@@ -367,7 +378,10 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
 
 
 def _of_keys(config: TableConfig) -> Iterator[Reason]:
-    """Yield reasons against writes: no record key, an unknown key generator, or several ordering fields."""
+    """Yield reasons against writes: no record key, several ordering fields, or an unknown key generator.
+
+    A `:` in a partition field also means an unknown generator.
+    """
     against = partial(Reason, reads=False)
     if not config.record_keys:
         yield against(_KEYS, "is empty; rows without a key cannot be updated")
@@ -383,7 +397,10 @@ def _of_keys(config: TableConfig) -> Iterator[Reason]:
 
 
 def _of_index(config: TableConfig) -> Iterator[Reason]:
-    """Yield reasons against writes: an unknown bucket engine, partition expressions, or columns outside the key."""
+    """Yield reasons against writes to a bucket index.
+
+    These are an unknown engine, partition expressions, or columns outside the record key.
+    """
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:
         return

@@ -43,8 +43,6 @@ _ONE_BYTE = 127
 
 
 class _Trailer(IntEnum):
-    """Field numbers of the trailer's protobuf message."""
-
     INFO_AT = 1
     INDEX_AT = 2
     DATA_BYTES = 3
@@ -60,7 +58,7 @@ class _Trailer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HFile:
-    """Decoded HFile: its entries in key order, its file info, and the Avro schema in it."""
+    """Decoded HFile."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     info: Mapping[str, bytes]
@@ -73,7 +71,10 @@ def decode_hfile(data: bytes, file_name: str) -> HFile:
 
 
 def _decode(data: bytes, file_name: str) -> HFile:
-    """Decode an HFile; raise `UnsupportedTable` for an unknown form, and any other error if damaged."""
+    """Decode a whole HFile; raise any error if damaged.
+
+    `UnsupportedTable`: an unknown version, compression or form of entries.
+    """
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
         raise ValueError("it does not end as one")
@@ -97,7 +98,10 @@ def _decode(data: bytes, file_name: str) -> HFile:
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
-    """Return a block's magic, uncompressed content and end offset; ignore its checksums."""
+    """Return magic, uncompressed content and end offset of the block at `at`; ignore its checksums.
+
+    Raises `ValueError` if it is cut, or above 64 MiB.
+    """
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
     following = start + on_disk
@@ -113,6 +117,7 @@ def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
 
 
 def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values of the data blocks from offset `at` to `end`; raise `ValueError` above 128 MiB in all."""
     left = 2 * LARGEST_OBJECT
     while at < end:
         magic, content, at = _block(data, at, codec)
@@ -124,7 +129,7 @@ def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes
 
 
 def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a data block's keys and values."""
+    """Yield a data block's keys and values; raise `ValueError` for an entry that is cut or has a version of its own."""
     at = 0
     while at < len(content):
         key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)
@@ -153,7 +158,10 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and value of each protobuf field; fixed-size values stay bytes."""
+    """Yield number and value of each field of a protobuf message; only varints become int.
+
+    Raises `ValueError` for a field cut or of an unknown kind.
+    """
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -170,6 +178,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Decode the protobuf number at offset `at`; return it and its end. Raises `ValueError` above ten bytes."""
     value = 0
     for shift in range(0, _MOST_SHIFT + 1, 7):
         value |= (data[at] & 127) << shift
@@ -195,7 +204,7 @@ def _number(value: int) -> bytes:
 
 
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
-    """Encode entries in one data block like JVM Hudi's writer; equal arguments give equal bytes.
+    """Encode entries, sorted by key, in one data block like JVM Hudi's writer; equal arguments give equal bytes.
 
     `made_ms`: the creation time to state, in epoch ms. With `bloom`, a filter of the keys, the file has the form of a
     base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.

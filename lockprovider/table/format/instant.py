@@ -15,7 +15,7 @@ from lockprovider.table.errors import Corrupt
 
 
 class Action(str, Enum):
-    """Action of an instant, by Hudi's names."""
+    """Action of an instant."""
 
     COMMIT = "commit"
     DELTACOMMIT = "deltacommit"
@@ -67,12 +67,10 @@ class Instant:
 
     @property
     def is_completed(self) -> bool:
-        """Whether its files are part of the table."""
         return self.state is InstantState.COMPLETED
 
     @property
     def changes_rows(self) -> bool:
-        """Whether the completed action is a commit, not a clean or rollback."""
         return _COMPLETED_AS.get(self.action, self.action) in _WRITES
 
     @property
@@ -86,7 +84,7 @@ class Instant:
 
 @lru_cache(maxsize=1 << 15)
 def parse_instant(name: str) -> Instant | None:
-    """Return the instant that a timeline file name states; None for other files."""
+    """Return the instant that a timeline file name states; None for any other name."""
     if done := _COMPLETED.fullmatch(name):
         return Instant(done[1], Action(done[3]), InstantState.COMPLETED, done[2])
     pending = _PENDING.fullmatch(name)
@@ -101,13 +99,12 @@ def parse_instant(name: str) -> Instant | None:
 
 
 def format_ms(ms: int) -> str:
-    """Format epoch milliseconds as 17 digits, in UTC."""
     moment = _EPOCH + timedelta(milliseconds=ms)
     return f"{moment:%Y%m%d%H%M%S}".zfill(_SECONDS_ONLY) + f"{ms % 1000:03d}"
 
 
 def to_ms(text: str) -> int:
-    """Parse 14 or 17 digits in UTC as epoch milliseconds; raise `Corrupt` for other text.
+    """Parse 14 or 17 digits in UTC as epoch milliseconds; raise `Corrupt` for other text or an impossible date.
 
     As in Hudi, 14 digits mean the last millisecond of their second.
     """

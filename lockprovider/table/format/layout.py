@@ -57,7 +57,7 @@ class MarkerKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Marker of a data file, written before the file so that rollbacks find it."""
+    """Marker of a data file."""
 
     begin: str
     partition: str
@@ -94,7 +94,6 @@ def marker_name(partition: str, file_name: str, kind: MarkerKind) -> str:
 
 
 def markers_type(begin: str) -> tuple[str, bytes]:
-    """Return path and bytes of the object that directs readers to `markers_file` objects."""
     return f"{markers_dir(begin)}/MARKERS.type", b"TIMELINE_SERVER_BASED"
 
 
@@ -119,7 +118,6 @@ def is_markers_file(path: str) -> bool:
 
 
 def heartbeat_path(begin: str) -> str:
-    """Return the path of a heartbeat, whose modification time is the last beat."""
     return f"{HEARTBEATS}/{begin}"
 
 
@@ -130,7 +128,6 @@ def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
 
 
 def escape(value: str) -> str:
-    """Percent-encode the characters that Hive and Hudi consider unsafe in a folder name."""
     return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", value)
 
 
@@ -139,7 +136,6 @@ def unescape(value: str) -> str:
 
 
 def checked_path(path: str) -> str:
-    """Return a path; raise `InvalidRecords` if one of its levels is `..`."""
     if ".." in path.replace("\\", "/").split("/"):
         raise InvalidRecords(f"partition path {path!r} leaves the table; change the value")
     return path
@@ -170,7 +166,6 @@ class PartitionStyle:
     url_encode: bool = False
 
     def folder_for(self, field: str, text: str | None) -> str:
-        """Return a value's part of the path; raise `InvalidRecords` if readers would misread the value."""
         if fault := self.fault_of(field, text):
             cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
             raise InvalidRecords(
@@ -184,11 +179,10 @@ class PartitionStyle:
         return f"{field}={folder}" if self.hive_style else folder
 
     def fault_of(self, field: str, text: str | None) -> str | None:
-        """Return why a value cannot be a folder; None if it can."""
         return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
 
     def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
-        """Yield a pair for each check: truthy if the value fails it, and the reason."""
+        """Yield a pair for each check: truthy if the value cannot be a folder, and why, to follow the value."""
         yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
         folder = self._folder(field, text)
         levels = folder.split("/")
@@ -206,11 +200,9 @@ class PartitionStyle:
 
     @property
     def can_nest(self) -> bool:
-        """Whether one partition can be inside another, like `a/b` in `a`."""
         return len(self.fields) == 1 and not self.url_encode
 
     def check_apart(self, paths: Iterable[str]) -> None:
-        """Raise `InvalidRecords` if one of these partitions is inside another."""
         partitions = set(paths) if self.can_nest else set[str]()
         for path in partitions:
             if outer := partitions.intersection(outer_of(path)):
@@ -233,7 +225,9 @@ class PartitionStyle:
 
 
 def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
-    """Return the record key `a:1,b:2` of several fields; raise `InvalidRecords` if other values have it too.
+    """Return the record key `a:1,b:2` of several fields; raise `InvalidRecords` if other values have it, too.
+
+    Null and empty text get placeholders.
 
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
@@ -247,11 +241,11 @@ def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
 
 
 def separators(fields: Sequence[str]) -> list[str]:
-    """Return the text after each value in a composite key."""
     return [*(f",{field}:" for field in fields[1:]), ""]
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
+    """Return other texts of the same composite key, if a text is a placeholder or has a separator; else nothing."""
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]
@@ -312,13 +306,11 @@ class LogFile:
 
 
 def parse_log_file(name: str) -> LogFile | None:
-    """Parse a log file's name; return None for any other file, archived logs included."""
     match = _LOG_FILE.fullmatch(name)
     return LogFile(match[1], match[2], int(match[3]), match[4], match[5] is not None) if match else None
 
 
 def data_file(name: str) -> BaseFile | LogFile | None:
-    """Parse the name of a base or log file, change logs included."""
     return parse_base_file(name) or parse_log_file(name)
 
 
@@ -329,7 +321,6 @@ def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
 
 
 def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
-    """Return partition and parsed name of a data file outside `.hoodie`."""
     partition, _, name = path.rpartition("/")
     file = data_file(name)
     return None if file is None or partition.partition("/")[0] == META else (partition, file)

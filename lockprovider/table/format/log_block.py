@@ -40,7 +40,7 @@ _ROLLBACK = "0"
 
 
 class BlockKind(IntEnum):
-    """Kind of a log block's content."""
+    """Kind of a log block."""
 
     COMMAND = 0
     DELETE = 1
@@ -52,7 +52,7 @@ class BlockKind(IntEnum):
 
 
 class Header(IntEnum):
-    """Keys used here of a log block's header, by Hudi's names."""
+    """Keys of a block's header."""
 
     INSTANT_TIME = 0
     TARGET_INSTANT_TIME = 1
@@ -64,7 +64,7 @@ class Header(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """Log block; `header` keeps its order and unknown entries. `path` is the file that it was read from."""
+    """Log block; `header` keeps its order and unknown entries."""
 
     kind: BlockKind
     header: Mapping[int, str]
@@ -77,12 +77,11 @@ class LogBlock:
 
 
 def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
-    """Encode a log file; raise `ValueError` for a block of 2 GiB, which the JVM cannot read."""
     return b"".join(map(_encode, blocks))
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Return a block's bytes with its magic."""
+    """Return a block's bytes from its magic to its final size; raise `ValueError` above 2^31 - 1 bytes."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -98,7 +97,8 @@ def _encode(block: LogBlock) -> bytes:
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     """Decode the whole blocks of a log file, in order; skip torn blocks.
 
-    Changed bytes in a whole block are not detected. May raise `Corrupt` or `UnsupportedTable`.
+    Changed bytes in a whole block are not detected. Raises `Corrupt` for a wrong beginning or malformed block,
+    `UnsupportedTable` for an unknown one.
     """
     blocks: list[LogBlock] = []
     at, view = 0, memoryview(data)
@@ -115,6 +115,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
+    """Return the end of the block that begins at `at`; None if torn: cut, or its two sizes differ."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None
@@ -127,7 +128,10 @@ def _end_of(data: bytes, at: int) -> int | None:
 
 
 def _decode(body: memoryview, file_name: str) -> LogBlock:
-    """Decode the bytes between a block's sizes."""
+    """Decode the bytes between a block's sizes; raise `Corrupt` if malformed.
+
+    `UnsupportedTable`: an unknown kind or version.
+    """
     with undamaged(f"log file {file_name!r} has a block that cannot be understood"):
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -144,7 +148,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
-    """Return a header's texts by key, and the offset at which the header ends."""
+    """Return the texts of the header at `at` by key, and its end offset; raise `struct.error` if it is cut."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     header: dict[int, str] = {}
@@ -161,7 +165,8 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
     """Return the valid blocks with rows or deletes; pass blocks in merge order.
 
-    A rollback of an older table removes earlier blocks of its instant; other commands raise `UnsupportedTable`.
+    A rollback of an older table removes earlier blocks of its instant; other commands raise `UnsupportedTable`. Log
+    compactions replace their sources.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -175,7 +180,10 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 
 
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
-    """Return blocks in merge order; log compactions replace their sources, at the newest source's position."""
+    """Return all instants' blocks in merge order.
+
+    Log compactions replace their source instants, at the newest source's position.
+    """
     order = list(by_instant)
     made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
     for instant in reversed(order):
@@ -223,7 +231,10 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode the rows of an Avro block."""
+    """Decode an Avro block's rows, as mappings by column.
+
+    Raises `UnsupportedTable` for an unknown version, `ValueError` for a row of a wrong length.
+    """
     version, count = _TWO.unpack_from(content, 0)
     if not 1 <= version <= _CONTENT_VERSION:
         raise UnsupportedTable(
@@ -245,11 +256,11 @@ def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]
 
 @lru_cache(maxsize=256)
 def _parsed(schema_json: str) -> Any:
-    """Parse the schema with times as numbers, since Arrow's years exceed Python's, and UUIDs as text."""
     return fastavro.parse_schema(_as_stored(checked_schema(schema_json)))
 
 
 def _as_stored(avro: Any) -> Any:
+    """Return an Avro schema without logical types, at any depth, except decimals."""
     if isinstance(avro, list):
         return [_as_stored(part) for part in avro]
     if not isinstance(avro, dict):
@@ -266,7 +277,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that turns a column's value into its Avro value; None if unneeded."""
+    """Return the function that turns a column's Python value, not None, into its Avro value; None if unneeded."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
@@ -300,7 +311,10 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """Return the one wrapper type of an ordering value that all readers accept; raise `UnsupportedSchema` if none."""
+    """Return the name of the Avro wrapper that all readers accept for an ordering value of this type in a delete.
+
+    Raises `UnsupportedSchema` if there is none.
+    """
     for fits, name in _WRAPPERS:
         if fits(kind):
             return name
@@ -328,7 +342,10 @@ _READ_AS = {  # alike in hudi-rs, or widened
 
 
 def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
-    """Encode a delete block with `values` of type `wrapper`; with None deletes win over all earlier rows."""
+    """Encode a delete block of `keys` with their ordering `values`, in Avro's type `wrapper`.
+
+    With None the deletes win over all earlier rows.
+    """
     name, ordering_values = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
     if name == _DECIMAL:
@@ -348,7 +365,7 @@ def _decimal_bytes(value: Decimal) -> bytes:
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
-    """Decode a delete block; raise `Corrupt` if damaged, `UnsupportedTable` if of an unknown version."""
+    """Decode a delete block, in order; raise `Corrupt` if damaged, `UnsupportedTable` if of an unknown version."""
     with undamaged(f"log file {file_name!r} has a delete block that cannot be read"):
         version, length = _TWO.unpack_from(content, 0)
         if version != _CONTENT_VERSION:
@@ -362,6 +379,7 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
 
 
 def _delete(record: Any) -> LogDelete:
+    """Convert a decoded delete; one whose ordering values are all missing, or int 0, gets none."""
     name, ordering = record["orderingVal"] or ("", None)
     name = name.removeprefix(_PACKAGE)
     pairs = [_NO_VALUE if ordering is None else (name, ordering["value"])] if name != _ARRAY else _unwrapped(ordering)
@@ -381,7 +399,8 @@ def _unwrapped(array: Any) -> list[tuple[str, Any]]:
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
     """Return an array of ordering values for each column, only of deletes that have values.
 
-    Raises `Corrupt` if a value's type does not fit its column.
+    Raises `Corrupt` if a value's type does not fit its column, `UnsupportedSchema` for a column that cannot order
+    deletes.
     """
     valued = [delete for delete in deletes if delete.values]
     expected = [wrapper_of(column.type) for column in columns] if valued else []
@@ -407,7 +426,6 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def stored_kind(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Avro stores for a column: whole numbers for times."""
     if types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if types.is_date32(kind) else kind

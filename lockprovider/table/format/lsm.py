@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, order=True)
 class HistoryFile:
-    """Parsed name of an archive file: range of begin times, and level."""
+    """Parsed name of an archive file."""
 
     least: str
     greatest: str
@@ -105,7 +105,7 @@ def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Archived instant, with the contents of its completed file and its plan."""
+    """Archived instant."""
 
     begin: str
     completion: str
@@ -120,7 +120,10 @@ def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
-    """Encode an archive file by row groups; equal rows give equal bytes."""
+    """Encode a timeline archive file, its rows as from `rows_of`; equal rows give equal bytes.
+
+    Its footer has `digest`.
+    """
     out = pa.BufferOutputStream()
     summary = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(
@@ -139,6 +142,7 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Split rows, in order, into row groups; each ends with the row that takes its metadata and plans above 16 MiB."""
     group, size = list[Mapping[str, Any]](), 0
     for row in rows:
         group.append(row)

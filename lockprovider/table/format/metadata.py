@@ -70,7 +70,6 @@ class WriteStat:
 
     @property
     def is_log(self) -> bool:
-        """Whether this is a log file; then `prev_commit` is its own instant."""
         return parse_log_file(self.file_name) is not None
 
 
@@ -97,20 +96,22 @@ class CommitMetadata:
 
     @property
     def file_groups(self) -> frozenset[FileGroup]:
-        """The file groups written or replaced, which no concurrent commit may share."""
         written = {(partition, stat.file_id) for partition, stats in self.stats.items() for stat in stats}
         return self.ended | written
 
 
 class Victim(NamedTuple):
-    """Instant that a rollback or restore undoes."""
+    """Instant to roll back."""
 
     begin: str
     action: str
 
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
-    """Encode a completed or inflight commit, as a replacecommit if it replaces or its operation is in `REPLACING`."""
+    """Encode the metadata of a completed or inflight commit.
+
+    It is a replacecommit if it replaces or its operation is in `REPLACING`.
+    """
     schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
     record: dict[str, Any] = {
         "partitionToWriteStats": {
@@ -140,7 +141,8 @@ def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
 def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
     """Convert an Avro record to commit metadata.
 
-    KeyError: a field is missing that this kind of instant, by its file name, needs.
+    KeyError: a field is missing that this kind of instant, by its file name, needs. Other missing fields become empty,
+    the operation `UNKNOWN`.
     """
     if missing := [name for name in _NEEDED.get(file_name.rpartition(".")[2], ()) if name not in record]:
         raise KeyError(*missing)
@@ -159,7 +161,7 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode a requested rollback; its files to delete begin with `root`, as in Hudi's plans."""
+    """Encode a requested rollback that will delete `paths`; in the plan they begin with `root`, as in Hudi's."""
     requests = [
         {
             "partitionPath": partition,
@@ -183,7 +185,7 @@ def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
 
 
 def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
-    """Return the Avro record of a completed rollback that deleted `paths`."""
+    """Return the Avro record of the completed rollback `begin` that deleted `paths` of `victim`."""
     deleted = names_by_partition(paths)
     partitions = {
         partition: {
@@ -248,7 +250,10 @@ _ZERO_COUNTS = (
 
 
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
-    """Return a file's write statistics; missing counts become 0, a missing partition path `partition`."""
+    """Return a file's write statistics; missing counts become 0, a missing partition path `partition`.
+
+    Raises `KeyError` without file id or path.
+    """
     previous = record.get("prevCommit")
     counts: dict[str, Any] = {name: record.get(avro) or 0 for name, avro in _COUNTS.items()}
     return WriteStat(
@@ -272,6 +277,7 @@ def schema_text(name: str) -> str:
 
 
 def one_record(name: str, record: Mapping[str, Any]) -> bytes:
+    """Encode a record, in the packaged Avro schema `name`, as a container file; equal records give equal bytes."""
     out, counts = BytesIO(), BytesIO()
     fastavro.schemaless_writer(out, avro_schema(name), record)
     body = out.getvalue()
@@ -295,7 +301,10 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 
 
 def _one_value(data: bytes) -> Any:
-    """Decode a container file's one value within memory bounds; its schema and codec are untrusted."""
+    """Decode a container file's one value within memory bounds; its schema and codec are untrusted.
+
+    Raises `ValueError` for several values or an unknown codec, any other error if damaged.
+    """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")
     source = BytesIO(data)
@@ -339,7 +348,10 @@ def _is_null(avro: Any) -> bool:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion values."""
+    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion values.
+
+    `within` names the enclosing records.
+    """
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
         raise ValueError(f"record {avro!r} is part of itself")
     for part in avro if isinstance(avro, list) else ():
@@ -374,7 +386,6 @@ def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
 
 
 def with_batch(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
-    """Return an entry for extra metadata: this batch, and the other streams' of `extra`."""
     said = {name: str(number) for name, number in batches_by_stream(extra).items()}
     return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
 

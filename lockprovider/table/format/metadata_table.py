@@ -36,7 +36,7 @@ _TYPES = {True: 1, False: 2}  # of all partitions, of one
 
 
 class ListedFile(NamedTuple):
-    """Listed file (or partition): its size in bytes, and whether it is deleted."""
+    """Listed file or partition."""
 
     size: int
     is_deleted: bool
@@ -44,7 +44,7 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilesRecord:
-    """Record of the `files` partition: a partition's files, or all partitions under `ALL_PARTITIONS`."""
+    """Record of the `files` partition."""
 
     key: str
     files: Mapping[str, ListedFile]
@@ -90,9 +90,10 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(commit: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """Return the records that list a commit's written files; replaced files stay listed until a clean.
+    """Return the records that list a commit's written files, that of all partitions first.
 
-    Raises `InvalidRecords` for an empty file, at which JVM readers and writers fail.
+    Replaced files stay listed until a clean. Raises `InvalidRecords` for an empty file, at which JVM readers and
+    writers fail.
     """
     named = {
         partition: {stat.file_name: ListedFile(stat.file_size, is_deleted=False) for stat in stats}
@@ -137,7 +138,6 @@ def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None)
 
 
 def metadata_schema() -> str:
-    """Return Hudi 1.2's schema of metadata records; tables of other releases keep their own."""
     return metadata.schema_text("HoodieMetadataRecord")
 
 
@@ -151,7 +151,7 @@ def record_schema(schema_json: str) -> str:
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
     """Merge records, the oldest first, into a listing.
 
-    The larger size counts. A deleted file is gone until a later record names it.
+    Of a file's sizes the largest counts. A deleted file is gone until a later record names it.
     """
     listing: dict[str, dict[str, int]] = {}
     for record in records:
@@ -181,7 +181,7 @@ _OPERATION = "UPSERT_PREPPED"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """Contents of the metadata table's log and completed instant, for the data table's instant `begin`."""
+    """Contents of a commit's files."""
 
     begin: str
     log: bytes
@@ -189,9 +189,9 @@ class ListingCommit:
 
     @classmethod
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
-        """Build the files of a commit of these records, each key once.
+        """Build the files of a commit of these records, each key once, to the metadata table.
 
-        hudi-rs reads all files by one schema, so `schema_json` must be that of the other files.
+        hudi-rs reads all files by one schema, so `schema_json` must be that of the other files; None is Hudi 1.2's.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)
@@ -206,7 +206,6 @@ class ListingCommit:
         return f"{METADATA_TABLE}/{LISTING}/{_log_name(self.begin)}"
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
-        """Return the path of an instant file; pending ones are empty."""
         return OWN_TIMELINE + Instant(self.begin, Action.DELTACOMMIT, state, completion).file_name
 
 
@@ -221,7 +220,7 @@ def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> byte
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """Contents of the metadata table's files for one compaction."""
+    """Contents of a compaction's files."""
 
     begin: str
     base_path: str
@@ -233,7 +232,10 @@ class ListingCompaction:
     def of(
         cls, begin: str, planned: PlannedSlice, listing: FileListing, schema_json: str | None = None
     ) -> ListingCompaction:
-        """Build the files of the compaction of one slice into `listing`, with the slice's schema."""
+        """Build the files of the compaction that makes one slice a base file of `listing`.
+
+        They have the slice's schema; None is Hudi 1.2's.
+        """
         schema = schema_json or metadata_schema()
         entries = encode_files(whole_listing(listing), schema)
         bloom = encode_filter([key.decode() for key in sorted(entries)])
@@ -244,5 +246,4 @@ class ListingCompaction:
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
     def path(self, state: InstantState, completion: str | None = None) -> str:
-        """Return the path of an instant file; the requested file has the plan."""
         return OWN_TIMELINE + Instant(self.begin, Action.COMPACTION, state, completion).file_name

@@ -30,7 +30,10 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines except blanks and comments; a final backslash joins the next line."""
+    """Yield the lines except blanks and comments, without leading blanks.
+
+    An odd number of final backslashes joins the next line.
+    """
     joined, continues = "", False
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -47,6 +50,8 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
+    """Resolve Java's escapes in a key or value; half of a surrogate pair becomes U+FFFD."""
+
     def one(match: re.Match[str]) -> str:
         if match[1]:
             return chr(int(match[1], 16))
@@ -155,7 +160,6 @@ _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 # Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 def own_rule(raw: Mapping[str, str]) -> str:
-    """Return the `key=value` that gives this table a special merge rule, or empty text."""
     rule = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
     return next((f"{key}={raw[key]}" for key in rule if raw[key].strip().upper() not in {"", "NONE"}), "")
 
@@ -204,7 +208,6 @@ class TableConfig:
 
     @property
     def ordering_field(self) -> str | None:
-        """The one deciding field, or None."""
         return next(iter(self.deciding_fields), None)
 
     @property
@@ -227,7 +230,6 @@ class TableConfig:
 
     @property
     def names_single_key(self) -> bool:
-        """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does."""
         if self.key_is_named is not None:
             return self.key_is_named
         if recorded := self.raw.get(_KEY_ENCODING, "").strip().upper():
@@ -237,7 +239,6 @@ class TableConfig:
 
     @property
     def has_complex_single_key(self) -> bool:
-        """Whether a complex key generator makes keys of one column, which Hudi's releases write differently."""
         return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
 
     @property
@@ -268,7 +269,7 @@ def encode_properties(config: TableConfig) -> bytes:
 
 
 def _fixed(config: TableConfig) -> dict[str, str]:
-    """Return default properties for the table's version; values in `config.raw` override them."""
+    """Return default properties for the table's version; in the file, values in `config.raw` override them."""
     own = {
         "hoodie.table.initial.version": str(config.version),
         "hoodie.table.base.file.format": "PARQUET",
@@ -284,6 +285,7 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
+    """Return properties that the file omits if empty, even if `config.raw` has them."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),
@@ -322,7 +324,10 @@ def _stated(config: TableConfig) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` if it is damaged."""
+    """Parse the file's text; raise `Corrupt` above 1 MiB, or without a table name.
+
+    Also for a wrong checksum, version or number of buckets.
+    """
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
     raw = dict(pairs(data.decode("latin-1")))
@@ -357,7 +362,6 @@ def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
 
 
 def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
-    """Return the table's bucket index or None."""
     if raw.get(INDEX, "").strip().upper() != BUCKET:
         return None
     buckets = number_at(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS
@@ -367,7 +371,6 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
 
 
 def unknown_merge(config: TableConfig) -> str:
-    """Return the `key=value` whose merge rule is unknown here, or empty text."""
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"

@@ -59,7 +59,6 @@ def absent(names: Iterable[str], among: Collection[str]) -> list[str]:
 
 
 def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
-    """Raise `UnsupportedSchema` for a timestamp partition, whose values JVM updates erase."""
     for name in present(fields, schema.names):
         if types.is_timestamp(schema.field(name).type):
             raise UnsupportedSchema(
@@ -74,6 +73,7 @@ def refuse_nested_ordering(field: str, kind: pa.DataType) -> None:
 
 
 def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
+    """Raise `UnsupportedSchema` if one of `fields`, unless absent, is a float, bytes or nested."""
     for name in present(fields, schema.names):
         kind = schema.field(name).type
         if not has_key_text(kind):
@@ -111,6 +111,7 @@ def to_avro(schema: pa.Schema, name: str) -> str:
 
 
 def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
+    """Return the Avro record of these columns as JSON data; its nested types have namespace `namespace.name`."""
     inside = f"{namespace}.{name}"
     return {
         "type": "record",
@@ -126,7 +127,10 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
-    """Return the Avro type of an Arrow type."""
+    """Return column `name`'s Avro type as JSON data; raise `UnsupportedSchema` for a type that is not canonical.
+
+    `namespace`: of its named types.
+    """
     if kind in _PLAIN:
         return _PLAIN[kind]
     if types.is_decimal128(kind):
@@ -168,6 +172,10 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
+    """Convert an Avro record in JSON to an Arrow schema; raise `Corrupt` if damaged.
+
+    `UnsupportedSchema`: a type that cannot be read.
+    """
     with undamaged(f"the table schema is no Avro record: {text[:80]!r}"):
         record, named = _parsed(text.encode()), dict[str, Any]()
         if record["type"] != "record":
@@ -178,12 +186,14 @@ def from_avro(text: str) -> pa.Schema:
 
 
 def stated_columns(text: str) -> pa.Schema:
-    """Return the columns of a commit's schema, without JVM Hudi's meta columns for schema-on-read."""
     return without_meta(from_avro(text))
 
 
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
-    """Convert an Avro field, and add its named types to `named`."""
+    """Convert an Avro field, and add its named types to `named`.
+
+    Raises `UnsupportedSchema`, with its `path`, for a union of several types.
+    """
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)
     options = [option for option in avro if option != "null"]
@@ -195,7 +205,10 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 
 
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
-    """Return an Avro type's Arrow type and add its definitions to `named`."""
+    """Return an Avro type's Arrow type and add its definitions to `named`, which resolves names.
+
+    Raises `UnsupportedSchema`, with the column's `path`, for others.
+    """
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
     if isinstance(avro["type"], dict):
@@ -211,7 +224,10 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
-    """Convert an Avro record, array or map and extend `named`; raise `UnsupportedSchema` for other types."""
+    """Convert an Avro record, array or map and extend `named`.
+
+    Raises `UnsupportedSchema`, with the column's `path`, for other types.
+    """
     match avro["type"]:
         case "record":
             return pa.struct(
@@ -243,7 +259,6 @@ class SchemaVersion:
 
 
 def schema_file(begin: str) -> str:
-    """Return the path of the schema history that a commit writes for JVM readers."""
     return f"{SCHEMAS}/{begin}_{after(begin)}{_SUFFIX}"
 
 
@@ -265,7 +280,10 @@ def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
-    """Describe a column name of `latest` that misleads in files from `oldest_begin` on; empty if none does."""
+    """Return why columns of `latest` would mislead in files that began at `oldest_begin` or later, or empty text.
+
+    A path has another id, or an id another path, in a schema of these files, or `history` lacks their schemas.
+    """
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
     older = [version for version in history if version.version < latest.version]
     if not older and begin < latest.version:
@@ -278,6 +296,7 @@ def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begi
 
 
 def _difference(then: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """Describe the first path of `now` with another id in `then`, or another path for its id; empty if none."""
     names = {number: path for path, number in then.items()}
     for path, number in now.items():
         if path in then and then[path] != number:
@@ -303,6 +322,7 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
+    """Yield path and id of the columns nested in type `kind` of column `path`; none in a plain type."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

@@ -59,7 +59,7 @@ class RestorePlan:
 
 
 def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
-    """Encode a requested clean; its paths begin with `root`, as in Hudi's plans."""
+    """Encode a requested clean; its file paths begin with `root`, as in Hudi's plans."""
     files = {
         partition: [{"filePath": f"{root}/{join(partition, name)}", "isBootstrapBaseFile": False} for name in names]
         for partition, names in plan.files.items()
@@ -84,7 +84,7 @@ def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
 
 
 def _clean_plan(record: Mapping[str, Any]) -> CleanPlan:
-    """Convert a clean plan's record; in each partition, the newer file list overrides the older."""
+    """Convert a clean plan's record, paths to file names; in each partition, the newer file list replaces the older."""
     paths = record.get("filePathsToBeDeletedPerPartition") or {}
     old = record.get("filesToBeDeletedPerPartition") or {}
     earliest = record.get("earliestInstantToRetain")
@@ -108,7 +108,7 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
-    """Encode a completed clean that deleted all files of `plan` in `took_ms` milliseconds."""
+    """Encode the completed clean `begin`, which deleted all files of `plan` in `took_ms` milliseconds."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -232,7 +232,7 @@ class PlannedSlice:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringGroup:
-    """Slices whose rows are joined, and the maximum number of output files."""
+    """Slices whose rows are joined."""
 
     slices: tuple[PlannedSlice, ...]
     outputs: int = 1
@@ -289,6 +289,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
 
 
 def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
+    """Return a slice as a clustering plan's record; paths begin with `root`, a missing base file's is empty."""
     return {
         "dataFilePath": f"{root}/{join(planned.partition, planned.base_file)}" if planned.base_file else "",
         "deltaFilePaths": [f"{root}/{join(planned.partition, name)}" for name in planned.logs],
@@ -319,6 +320,10 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(record: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
+    """Convert a plan's record of a slice, paths to file names; missing parts become empty.
+
+    Raises `KeyError` without file id.
+    """
     return PlannedSlice(
         record.get("partitionPath") or "",
         record["fileId"],

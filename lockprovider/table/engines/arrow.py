@@ -31,15 +31,15 @@ from lockprovider.table.transaction.transaction import AnyTransaction, Transacti
 
 SMALL_AT_ONCE = 16  # at most `SMALL_ROWS` rows each: writing them is mostly waiting for the store
 SMALL_ROWS = 1 << 16
-_TASK = "0-0-0"  # the write token: task, stage, attempt
+_TASK = "0-0-0"
 
 ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`; see `Table.upsert`.
+    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`; see `Table.upsert`.
 
-    Call it once per transaction.
+    Call it once per transaction; without both it raises InvalidRecords.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -75,9 +75,9 @@ def delete_where(txn: AnyTransaction, where: Where) -> None:
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
-    """Replace the snapshot's file groups, or those of `partitions`, by `rows` in `txn`.
+    """Write `rows` into `txn` in place of the snapshot's rows, of all partitions or of `partitions`.
 
-    Call it once per transaction.
+    Call it once per transaction, first. InvalidRecords: a row elsewhere, or a key twice in a partition.
     """
     plan = _plan_insert(txn, rows)
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
@@ -90,7 +90,10 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
-    """Plan an insert; a reader is read part by part while writing, with a bucket index now."""
+    """Check rows and split them by partition; missing columns become null. Writes nothing.
+
+    A reader is read part by part while writing, with a bucket index now.
+    """
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
 
@@ -104,6 +107,10 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
+    """Write a plan's rows into new file groups or, with a bucket index, the buckets'.
+
+    A key twice in a partition raises InvalidRecords.
+    """
     if txn.config.bucket_index is None:
         writer, parts = start_here(txn, plan)
         txn.add(_inserted(txn, writer, parts))
@@ -116,7 +123,10 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
-    """Write all parts into new file groups; then raise InvalidRecords if a key came twice in a partition."""
+    """Write all parts into new file groups, and return their statistics.
+
+    Raises InvalidRecords, after the writes, if a key came twice in a partition.
+    """
     stats: list[WriteStat] = []
     keys_by_partition: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(parts):
@@ -138,9 +148,11 @@ def _rewritten(
     slices: Callable[[Iterable[str]], tuple[FileSlice, ...]],
     at_once: int,
 ) -> Iterable[WriteStat]:
-    """Create partitions and announce buckets now; write changed groups' next files while the result is iterated."""
+    """Create new partitions and buckets' markers now; write changed files while the returned statistics are iterated.
+
+    `slices` returns the file slices to change. `at_once`: parallel files of a single partition.
+    """
     existing = {file_slice.partition for file_slice in txn.slices()}
-    # Partitions are created before their files.
     _open(writer, [path for path, changes in by_partition.items() if len(changes.keys) and path not in existing])
     announce_buckets(writer, slices(by_partition), by_partition, _TASK)
 
@@ -161,7 +173,6 @@ def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
 
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
-    """Announce new file groups now; write them in parallel while the result is iterated."""
     writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):
         return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert of large rows holds only few of them
-AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written in parallel
+AT_ONCE = min(4, os.cpu_count() or 1)
 _NO_GROUP = -1
 _NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
 
@@ -60,9 +60,10 @@ def changes_by_partition(
     *,
     valued: bool = False,
 ) -> dict[str, KeyedChanges]:
-    """Return each changed partition's changes in stored form, with repeated keys.
+    """Convert changes to the table's columns, and split them by partition path, "" if unpartitioned.
 
-    `valued` keeps the deletes' ordering values. For `missing` see `GroupWriter.keyed`.
+    Missing upsert columns become null, or raise DoesNotFit with `missing="refuse"`; repeated keys stay. `valued` keeps
+    the deletes' ordering values. InvalidRecords: a null key or unusable ordering value.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
@@ -89,7 +90,7 @@ def changes_by_partition(
 
 
 def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
-    """Map each value to its ascending row numbers; no value is null."""
+    """Map each distinct value to its row numbers, ascending. NOT checked: that no value is null."""
     encoded = values.dictionary_encode()
     if len(encoded.dictionary) == 1:
         return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(values)))}
@@ -100,7 +101,7 @@ def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
 
 
 def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
-    """Raise InvalidRecords if a key comes twice."""
+    """Raise InvalidRecords, which names one key and `partition`, if a key comes twice."""
     if merge.are_unique(keys):
         return
     counts = pc.value_counts(keys)
@@ -135,7 +136,7 @@ def new_groups(
 
 
 def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Consume a reader and yield tables of about one file's rows and bytes, made of whole batches."""
+    """Consume a reader and yield tables of about one file's rows and bytes, made of whole batches; none if empty."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -156,9 +157,10 @@ def rewrite_partition(
     *,
     limit: int = 1,
 ) -> Iterator[WriteStat]:
-    """While iterated, write the next files of a partition's changed file groups, up to `limit` at once.
+    """While iterated, write a partition's changes into `slices` and new file groups, up to `limit` files at once.
 
-    A rerun with the same changes and token `task` finds its first attempt's files.
+    Yields the files' statistics. Of a repeated key the highest ordering value stays, else the last row; deletes win. A
+    rerun with the same changes and token `task` finds its first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -181,7 +183,6 @@ def rewrite_partition(
         untouched = writer.place.footer_notes.without(writer.place.store, paths, changed_keys)
 
         def rewrite(file_slice: FileSlice) -> WriteStat | None:
-            """Write the slice's next file, if changed; clear `is_new` of its keys."""
             opened = writer.place.open(file_slice.path)
             plan = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
             if plan is None:
@@ -201,10 +202,10 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 
 
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
-    """Return the index of the slice that has each of these unique keys, -1 for none.
+    """For each of these unique keys, return the index of the slice that has it, -1 for none.
 
     Reads base files, as JVM writers do; logs only of slices without a base file, and for keys in several slices, of
-    which one with a live row wins.
+    which the last with a live row wins.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -234,7 +235,10 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Look up all unique keys; return an unstarted job per group that has some, and indices of upserts in none."""
+    """Look up all unique keys; return an unstarted job per file group that has some, which writes its log file.
+
+    Also returns the indices of upserts that no group has. `changes`: upserts, their keys, delete keys.
+    """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
     homes = _home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
@@ -260,14 +264,17 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """Return the id of a bucket's new file group, the same in every attempt."""
+    """Return the id of a bucket's new file group, equal in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: KeyedChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield a job per changed bucket that writes its next file."""
+    """Yield an unstarted job per changed bucket that writes its next file, or its first.
+
+    Skips deletes in an unknown bucket. Corrupt: slices that have no bucket, or share one.
+    """
     rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
     upsert_rows, delete_rows = (rows_by(buckets_of_keys(writer.config, some)) for some in (keys, deletes))
@@ -285,7 +292,10 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, KeyedChanges], token: str
 ) -> None:
-    """Write the markers of all files that `rewrite_partition` may make, if their names are predictable."""
+    """Write the markers of all files that `rewrite_partition` will make, if these are known.
+
+    They are in a merge-on-read table with a bucket index, unless deletes lack ordering values.
+    """
     index = writer.config.bucket_index
     looked_for = any(len(part.deletes) and part.values is None for part in changes.values())
     if index is None or not writer.config.is_merge_on_read or looked_for:

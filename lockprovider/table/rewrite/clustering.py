@@ -59,11 +59,7 @@ class ClusteringResult:
 def cluster_table(
     table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
-    """Run the scheduled clusterings without a live executor, then schedule and run own plans of at most 30 groups.
-
-    Ends after a plan with fewer groups. Skips a scheduled one that a write overtook; for an own one raises
-    `WriteConflict`. `dry_run` only returns the next plan, if any, with empty times.
-    """
+    """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan."""
     _check(table, rule)
     if dry_run:
         planned = _planned(table, rule, table.listed_timeline())
@@ -83,10 +79,9 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Publish a clustering plan under the lock, for any process to run; return its begin time, None if it is empty.
+    """Store a clustering plan for any process; return its begin time, or None.
 
-    It joins only slices begun before `until` (empty: all). An `owned` plan keeps its heartbeat file; the caller runs it
-    at once.
+    It joins only slices that began before `until`. The caller runs an `owned` one at once.
     """
     _check(table, rule)
 
@@ -103,10 +98,10 @@ def run_clustering(
     run: executor.Runner = executor.run_in_threads,
     owned: WriterHeartbeat | None = None,
 ) -> ClusteringResult:
-    """Write and commit a scheduled clustering's files, also JVM Hudi's or a dead executor's; report it.
+    """Run a scheduled clustering, of JVM Hudi too, or continue one whose executor died; `owned` is from `own_plan`.
 
-    `owned`: the heartbeat from `own_plan`. If a completed or preferred write touches its file groups, removes the plan
-    and raises `WriteConflict`. Raises `Aborted` if another executor runs it, `HistoryGone` if plan or files are gone.
+    If a write was faster or is preferred, removes the plan and raises `WriteConflict`; else raises as
+    `executor.executing`.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -127,13 +122,12 @@ def run_clustering(
 
 
 def unschedule_clustering(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """See `executor.unschedule`."""
+    """Remove scheduled clusterings and return their begin times; see `executor.unschedule`."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.CLUSTERING)
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
-    """Raise UnsupportedTable unless writable and without buckets, InvalidInput for absent or nested sort columns."""
     config = writable_config(table)
     if config.bucket_index is not None:
         raise UnsupportedTable(
@@ -153,11 +147,7 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 
 
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
-    """Choose small slices to join, begun before `until` (empty: all), maybe none; store nothing.
-
-    Leaves out other plans' file groups, and those that pending writes would win. Raises UnsupportedTable for a JVM
-    writer's buckets.
-    """
+    """Return a clustering plan, maybe empty, without planned or contested file groups; write nothing."""
     snapshot = table.snapshot_of(timeline)
     if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
         raise UnsupportedTable(
@@ -170,7 +160,7 @@ def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, unti
 
 
 def _preferred(table: TableContext, timeline: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Return those of `groups` that a clustering would lose to pending writes by the settings; read their markers."""
+    """Return the file groups that a clustering would lose to pending writes; read their markers."""
     pending, preferred = pending_writes(table, timeline, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - preferred), pending):
         more = (groups - preferred).intersection(overlap.file_groups)
@@ -208,10 +198,7 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[Planne
 def _execute(
     table: TableContext, begin: str, execution: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
-    """Write a plan's new files, one task per group and partition, by `run`; return their statistics.
-
-    Raises UnsupportedTable for absent or nested sort columns, `HistoryGone` if a file to join is gone.
-    """
+    """Write a plan's new files by `run`."""
     schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
@@ -226,10 +213,7 @@ def _execute(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
-    """Remove and report the plan, and raise `WriteConflict`, if a write has precedence; else do nothing.
-
-    So have completed writes that changed the planned slices, and pending ones by the settings.
-    """
+    """If a write touched the plan's groups or is preferred, remove the plan, report it, raise `WriteConflict`."""
     timeline = snapshot.timeline
     names_by_group = {
         file_slice.group: frozenset(path.rpartition("/")[2] for path in file_slice.paths)

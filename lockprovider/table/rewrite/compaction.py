@@ -47,10 +47,7 @@ class CompactionResult:
 def compact_table(
     table: TableContext, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
-    """Run the scheduled compactions without a live executor, then schedule and run one if log files are left.
-
-    `dry_run` only returns the next plan, if any, with empty times.
-    """
+    """Run the scheduled compactions without an executor, then schedule and run one."""
     _check(table)
     if dry_run:
         planned = _planned(table, table.listed_timeline())
@@ -61,7 +58,7 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Publish a compaction plan under the lock, for any process to run; return its begin time, None without logs."""
+    """Store a compaction plan for any process; return its begin time, or None."""
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -72,10 +69,7 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Write and commit a scheduled compaction's base files, also JVM Hudi's or a dead executor's; report it.
-
-    Raises `Aborted` if another executor runs it, `HistoryGone` if the plan or its files are gone.
-    """
+    """Run and report a scheduled compaction, also JVM Hudi's or a dead executor's."""
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         writer = GroupWriter(table.place, begin, table.config(), table.schema())
@@ -89,7 +83,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
 
 
 def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """See `executor.unschedule`."""
+    """Remove scheduled compactions and return their begin times; see `executor.unschedule`."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.COMPACTION)
 
@@ -101,6 +95,7 @@ def _check(table: TableContext) -> None:
 
 
 def _planned(table: TableContext, now: Timeline) -> tuple[PlannedSlice, ...]:
+    """Return the slices to merge now, without those of other plans; write nothing."""
     begin = now.next_time(table.clock.now_ms())
     return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 

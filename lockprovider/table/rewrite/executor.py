@@ -60,9 +60,9 @@ def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Call `plan` with the present timeline under the lock; publish its bytes as a requested plan, and report it.
+    """Publish the bytes of `plan` under the lock and report it; return its begin time, None if they are empty.
 
-    Returns the begin time; None, publishing nothing, for empty bytes. Only an `owned` plan keeps its heartbeat file.
+    With `owned` its heartbeat stays.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -90,10 +90,7 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
 
 
 def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
-    """Read all pending plans of compactions, log compactions and clusterings; return their file groups.
-
-    Raises `ObjectNotFound` if a plan was just removed.
-    """
+    """Read the file groups of all uncompleted plans; `ObjectNotFound` if a plan was just removed."""
     groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
         for begin in timeline.pending(action):
@@ -119,10 +116,7 @@ class Execution(Generic[_Planned]):
     sizes: Mapping[str, int]
 
     def slice_of(self, planned: PlannedSlice) -> FileSlice:
-        """Return the planned slice with its files' paths and sizes, logs in merge order.
-
-        Raises `HistoryGone` if a file is gone.
-        """
+        """Return the planned slice with its existing files; raise `HistoryGone` if one is gone."""
         partition, base_file = planned.partition, planned.base_file
         named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
         missing = [path for _, path in named if path not in self.sizes]
@@ -145,11 +139,11 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become a plan's only executor: store its inflight state, and renew a heartbeat until the block ends.
+    """Become a plan's only executor: store its inflight state, and start a heartbeat that ends with the block.
 
-    `read` gets the lease and the table's files, and returns the plan. Deletes the instant's files for which
-    `is_ours(plan, path)` is false. `owned`: an own plan's started heartbeat. Raises `Aborted` if another executor runs
-    the plan, or an `owned` one was removed; `HistoryGone` if one not `owned` is not scheduled.
+    `read` reads the plan under the lock. Removes files of the instant for which `is_ours` is false. `owned` is the own
+    plan's heartbeat. Raises `Aborted` if another executor runs the plan, or an `owned` one was removed; `HistoryGone`
+    if another plan is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -188,8 +182,8 @@ def complete(
 ) -> str:
     """Complete a plan under the lock, so that readers see its files; return the completion time.
 
-    `check` raises if a write overtook the plan. `ended`: file groups that the files in `stats` replace. Then caches
-    footers, deletes markers. Raises `Aborted` if this executor counted as dead or the plan was removed.
+    `check` raises if a write overtook the plan, which replaces the file groups `ended`. Caches footers, removes
+    markers. Raises `Aborted` if this executor counted as dead.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -212,11 +206,7 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove plan `begin`, or all at least `hours` old without a live executor, with files; report and return them.
-
-    Raises InvalidInput unless one of both is given. For `begin`, raises `HistoryGone` if not scheduled, `Aborted` if
-    its executor is alive.
-    """
+    """Remove plan `begin`, or all without an executor at least `hours` old, with files, and report them."""
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):

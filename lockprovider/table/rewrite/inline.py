@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run archival, compaction and clustering, each if set and due, and a metadata table's compaction if due.
+    """Run archival, compaction and clustering, each if set and due; report failures to the watcher.
 
-    Reports a failed service to the watcher, raises nothing, and goes on. Ignores UnsupportedTable.
+    Also compacts the metadata table if due, whatever the settings.
     """
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:

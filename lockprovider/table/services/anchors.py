@@ -33,10 +33,7 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
-    """Commit under the lock an empty base file for each bucket of these partitions without a file group.
-
-    Sends no request if this process knows that none is missing. Raises `Aborted` while a restore is pending.
-    """
+    """Commit these partitions' missing anchors under the lock; sends no request if this process knows them all."""
     if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return
     if _have_anchors(table, table.current.current_files(table.now().timeline), partitions):
@@ -70,10 +67,7 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 
 
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
-    """Commit an empty base file for each of the buckets `bare`, under `lease`, with a heartbeat; report the commit.
-
-    Creates partitions, and deletes the markers after the commit.
-    """
+    """Create partitions and commit empty base files for `bare` buckets, with heartbeat; report the commit."""
     config, schema = table.config(), table.schema(timeline)
     local_writes = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
     with plans.claim_with_heartbeat(table, timeline) as begin:

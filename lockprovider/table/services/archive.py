@@ -53,10 +53,7 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive the oldest instants by rounds, each under the lock.
-
-    `keep` (None: the settings') says how many writes stay. `dry_run` only returns what would be archived.
-    """
+    """Roll back dead writers, then archive by rounds, each under the lock."""
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
@@ -84,9 +81,9 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Finish a dead archiver's work, then move up to `_ROUND` writes, with older cleans and rollbacks, to the archive.
+    """Finish a dead archiver's work, archive up to `_ROUND` writes, delete their markers, merge archive files.
 
-    Deletes their markers, and merges archive files. Returns what was moved, and whether this round was the last.
+    Return the plan, and whether this round was the last.
     """
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_read_facts(table), keep, at_most=_ROUND)
@@ -104,7 +101,6 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _read_facts(table: TableContext) -> ArchivalFacts:
-    """List the files, then the timeline, and read what else decides which instants may be archived."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     timeline = table.listed_timeline()
@@ -135,7 +131,7 @@ def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read an instant's completed file and its first non-empty plan, of a service or replacecommit; None if empty."""
+    """Read an instant's completed file and first non-empty plan."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}

@@ -45,7 +45,7 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest; return the files now."""
+    """Point `_version_` to a valid manifest that a dead archiver decided; return the archive's files."""
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
@@ -68,9 +68,9 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the ten oldest files of level 0 into one of level 1, and so on, until a level has fewer or too large ones.
+    """Merge the ten oldest files of each level until a level has fewer or too large ones.
 
-    Then deletes obsolete manifests, and the archive files that no kept manifest names.
+    Then deletes obsolete manifests and files.
     """
     merged = 0
     for level in range(_LEVELS):
@@ -90,10 +90,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Store the rows of these archive files in one file of the next level; publish a manifest with it in their place.
-
-    The old files stay stored.
-    """
+    """Publish one file of the next level in place of these archive files."""
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -109,7 +106,7 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
 
 
 def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each instant's row once."""
+    """Yield each instant's row once: a dead archiver may have left two."""
     yielded = set[tuple[str, ...]]()
     for row in rows:
         instant = row["instantTime"], row["completionTime"], row["action"]
@@ -140,7 +137,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, over other bytes that a dead archiver left at its name; return its size in bytes."""
+    """Store an archive file, over what a dead archiver left; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -151,6 +148,7 @@ def _store_file(table: TableContext, name: str, data: bytes) -> int:
 
 
 def _drop_checksum(table: TableContext, name: str) -> None:
+    """Delete Hadoop's checksum of a local file, which is wrong after a write."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
@@ -164,10 +162,7 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 
 
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
-    """Return whether `_version_` may point to manifest `number`.
-
-    It must be readable and add files, all files be stored with their sizes, and its new instants be on the timeline.
-    """
+    """Return whether `_version_` may point to this manifest: its files exist, its new instants are on the timeline."""
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
         if any(sizes.get(name) != size for name, size in files.items()):
@@ -182,10 +177,7 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name.
-
-    Without a manifest to delete, files stay until a later call.
-    """
+    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name."""
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
     kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]
@@ -203,10 +195,7 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
 # `as_of.may_lack_files` detects a listing that misses a later one and shows an earlier one.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Finish a dead archiver's work: settle the archive, then delete archived instants that are still on the timeline.
-
-    Those with a savepoint stay.
-    """
+    """Finish a dead archiver's work: settle the archive, and delete archived instants without a savepoint."""
     history = settle_archive(table, lease)
     if not history.files:
         return
@@ -225,10 +214,7 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Delete these archived instants from the timeline: all pending states, then completed ones, oldest first.
-
-    If there are any, first waits until no publish can appear late. Safe to repeat.
-    """
+    """Delete these archived instants from the timeline, after waiting for late publishes; safe to repeat."""
     archived = list(actions)
     if archived:
         table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.

@@ -55,7 +55,7 @@ def _store_notes(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Merge the stored footer notes; leave out files that neither `slices` nor a write of the last day has."""
+    """Merge the stored footer notes, without files that neither `slices` nor a write of the last day has."""
     paths, since = {file_slice.path for file_slice in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -66,10 +66,7 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store checkpoint `number` of the present table and its footer notes, then delete an older checkpoint.
-
-    May list files. Does nothing if no log covers the present table.
-    """
+    """Store checkpoint and footer notes, delete an older checkpoint; may list files, or do nothing."""
     view = _complete_view(table, table.lock.look())
     if view is None:
         return
@@ -83,10 +80,7 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this lock record with its file slices, listed and cached if needed.
-
-    None if no log covers the record, or the log ended during the listing.
-    """
+    """Return the table at this record, its files listed and cached if needed; None if no log covers it to the end."""
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:
         return view

@@ -59,10 +59,7 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the metadata table under the lock if it has ten commits since its last compaction and only lists files.
-
-    Sends no request until this process has counted ten.
-    """
+    """Compact the metadata table under the lock once this process has counted ten commits."""
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
@@ -74,9 +71,9 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions, compact the listing of files, remove old files and instants; return the begin time.
+    """Remove dead compactions, compact the listing, remove old files and instants; return the begin time.
 
-    `own`: the metadata table's timeline. None if there is not one slice, or a log's instant does not count yet.
+    None: impossible now.
     """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
@@ -102,7 +99,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Delete a dead compaction; return the timeline without it."""
+    """Delete a dead compaction, its plan last; return the timeline without it."""
     written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
@@ -112,7 +109,7 @@ def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Delete metadata table files older than its last 3 base files, then unneeded instants, completed ones last."""
+    """Delete metadata table files older than its last 3 slices, then instants, completed ones last."""
     files = list(_files(table))
     first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 

@@ -54,7 +54,7 @@ def claim_time(table: TableContext, timeline: Timeline) -> str:
 
 @contextlib.contextmanager
 def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[str]:
-    """Reserve an unused begin time and yield it; a thread renews its heartbeat file, deleted when the block ends."""
+    """Reserve an unused begin time, with a heartbeat thread until the block ends."""
     begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
@@ -76,12 +76,12 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
 
 
 def state_path(begin: str, action: Action, state: InstantState) -> str:
-    """Return a pending state's path."""
+    """Return the path of an instant's pending state."""
     return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """Read an action's plan; return its content and file name."""
+    """Read an action's requested file; return its content and file name."""
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
@@ -89,10 +89,7 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish an action's completed state with content `data`, under `lease`; return the completion time.
-
-    `listed`: records to add to the metadata table.
-    """
+    """Publish an action's completed state, and `listed` in the metadata table; return the completion time."""
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
     if listed:
@@ -109,9 +106,9 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, under the lock; conditionally, and only if changed.
+    """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
 
-    Deletes Hadoop's checksum of them. Raises TableNotFound if there are none.
+    Deletes Hadoop's checksum of them.
     """
     table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
@@ -215,8 +212,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
-    Returns the completed state there, to be published `first`, and the completion time of the table's instant. `again`:
-    first remove what an earlier try left. Raises `Aborted` if the instant is already there.
+    Returns its completion, to be published `first`, and the completion time of the table's instant. `again`: first
+    remove what a dead writer left. Raises `Aborted` for an instant that is there.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing

@@ -40,10 +40,9 @@ _STAYS_S = 60.0
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Delete a pending write under the lock, record the rollback, and report it; a completed or unknown write stays.
+    """Delete a pending write under the lock, and record the rollback; a completed write stays.
 
-    `only_if_dead`: a live writer's stays. `own`: the caller is its writer; its files go even if others rolled it back.
-    With neither, takes over a live rollback.
+    `own`: the caller is its writer; deletes its files also if others rolled it back.
     """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
@@ -87,9 +86,9 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Roll back `victim`, or finish its rollback: delete its listing, files, pending states and heartbeats.
+    """Roll back `victim` or finish its rollback: delete its metadata-table listing, files, pending states, heartbeats.
 
-    The caller holds `lease`. `fenced`: publish the plan by the lease, as `victim`'s writer may live.
+    `fenced`: its writer may live; plan under `lease`.
     """
     files = files_of(table, victim)
     begin = pending_rollback_of(table, timeline, victim)
@@ -137,7 +136,7 @@ def victim_of(table: TableContext, begin: str) -> Victim:
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
-    """Like `files_by_begin`, of one instant."""
+    """List the table; return the paths of all base and log files with this begin time."""
     return plans.files_by_begin(table).get(begin, ())
 
 
@@ -163,10 +162,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove and report, under the lock, a clustering that a dead process was to run itself.
-
-    Returns True if it is no longer pending; False if its process lives or any process may run it.
-    """
+    """Remove under the lock a clustering that a dead process was to run itself; return False if it stays pending."""
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
@@ -194,10 +190,7 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write if its writer is dead, or with `force` in any case.
-
-    Raises `HistoryGone` if it is not pending, `Aborted` if its writer is alive.
-    """
+    """Roll back one pending write if its writer is dead, or with `force`."""
     timeline = table.listed_timeline()
     if begin not in timeline.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
@@ -220,10 +213,7 @@ def _remove_leftovers(table: TableContext) -> None:
 
 
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    """Roll back dead writers, finish dead rollbacks and restores, remove dead processes' clusterings; except `spared`.
-
-    `eager`: all pending ones count as dead. Returns their begin times, oldest first.
-    """
+    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times."""
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     dead = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
@@ -248,13 +238,14 @@ def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
 
 
 def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[str, ...]:
+    """Return the dead suspects; a JVM rollback has no heartbeat, so its plan's age counts."""
     rollbacks = suspects & {*timeline.pending_rollbacks}
     dead_rollbacks = rollbacks & {*plans.dead_plans(table, timeline, Action.ROLLBACK)} if rollbacks else rollbacks
     return tuple(sorted({*plans.dead_among(table, suspects - rollbacks), *dead_rollbacks}))
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish a pending rollback under the lock; without its plan, delete its pending states only."""
+    """Finish this rollback under the lock; without its plan, delete its pending state."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
@@ -284,11 +275,7 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Undo all writes after `version`, also pending ones, under the lock; first finish dead archivals and restores.
-
-    Raises `HistoryGone` if `version` or its files are gone, or a later write was archived or has a savepoint; `Aborted`
-    for a pending write with a metadata table.
-    """
+    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock."""
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
@@ -328,7 +315,7 @@ def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
-    """Read an uncompleted restore's plan."""
+    """Read the plan of an uncompleted restore."""
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
@@ -351,10 +338,7 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
-    """Delete any metadata table, then the plan's victims with their files; complete and report the restore.
-
-    First waits until no publish can appear late.
-    """
+    """Wait for late publishes; delete any metadata table, the plan's victims and their files; complete the restore."""
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:
@@ -377,6 +361,7 @@ def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: Rest
 
 
 def _undo(table: TableContext, timeline: Timeline, victim: str, files: tuple[str, ...]) -> None:
+    """Delete one instant; its completed file goes first and hides the commit."""
     for done in (i for i in timeline.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)

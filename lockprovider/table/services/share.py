@@ -33,17 +33,14 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write under the lock the properties that JVM writers adopt; return the changes, maybe none.
-
-    Also deletes statistics of a kept metadata table. `all_in_utc` skips the check of the timeline's zone. Raises
-    UnsupportedTable if the table would not be writable; maybe `Aborted` for a pending write.
-    """
+    """Write under the lock the properties that JVM writers adopt; return the changes."""
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
     def change(config: TableConfig) -> TableConfig:
+        """Return the shared configuration; sets `done` and `keeps`."""
         nonlocal done, keeps
         config = with_key_spelling(table, config)
         done, keeps = _setting_changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
@@ -59,10 +56,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove under the lock the properties that `share` wrote, and return them; `dry_run` only returns.
-
-    Raises `Aborted` for a pending write.
-    """
+    """Remove under the lock the properties that `share` wrote; return them."""
     if dry_run:
         return _removed_settings(table.config())
     with table.lock.acquire() as lease:
@@ -115,11 +109,7 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Read all base files' keys; if each is in its bucket, write the bucket index to the properties under the lock.
-
-    `bucket_by`: the hashed columns; empty: all keys. Raises UnsupportedTable for rows in other buckets or another
-    index, `Aborted` if writers committed during ten tries.
-    """
+    """Check all keys against the bucket index, then write it under the lock."""
     config = table.config()
     keys = config.record_keys
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or keys).checked(keys)
@@ -142,7 +132,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """List files, read base files' keys; raise UnsupportedTable if a row or file id is not of its bucket."""
+    """List files, read base files' keys; raise UnsupportedTable if a row is in another bucket."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 NAME = "hudi_cas"
 _OFFSET = "completion"
-_START = ""  # before every completion time
+_START = ""
 _ROWS_PER_BATCH = 1 << 14
 
 
@@ -50,7 +50,7 @@ def register(spark: SparkSession) -> None:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make the session active in a thread, where `df.write` searches Python data sources; the main thread has it."""
+    """Make the session active in a thread, where `df.write` searches Python data sources."""
     session = getattr(spark, "_jsparkSession", None)
     if session is not None:
         jvm: Any = getattr(spark, "_jvm")  # noqa: B009 - neither name is public; Connect has none of them
@@ -69,7 +69,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Open the table, pin the version to show, and return the columns to read."""
+        """Open the table, remember the version to show, and return the columns, after `_operation` with `changes`."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -105,7 +105,10 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001 - Spark's
-        """Open or create the table, and check the write; takes no instant."""
+        """Open or create the table, and check the write; takes no instant.
+
+        InvalidInput for complete mode and replacing operations.
+        """
         if overwrite:
             raise InvalidInput(
                 "outputMode('complete') would replace the table with each batch: use outputMode('append')"
@@ -137,7 +140,7 @@ def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> Write
 
 
 class ReadsParts:
-    """Mixin of a reader whose partitions have as value a function that reads their rows."""
+    """Mixin of a reader whose partitions' values read their rows."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
@@ -146,7 +149,6 @@ class ReadsParts:
 
 
 def _rows_as(schema: StructType, read: Callable[..., pa.Table], *arguments: object) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that `read` returns, with the types of `schema`, which Spark expects."""
     with without_traceback():
         target = to_arrow_schema(schema, timezone="UTC")
         yield from read_as(read(*arguments), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
@@ -154,7 +156,7 @@ def _rows_as(schema: StructType, read: Callable[..., pa.Table], *arguments: obje
 
 def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list[InputPartition]:
     """Split a scan into tasks, one per file slice; reads nothing."""
-    template = replace(scan, slices=())  # each task has only its own slice
+    template = replace(scan, slices=())
     read = partial(_rows_as, schema, read_slice, table.place, template)
     return [InputPartition(partial(read, file_slice)) for file_slice in scan.slices]
 
@@ -174,10 +176,10 @@ def snapshot_scan(
 def changed(
     table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
 ) -> list[InputPartition]:
-    """Plan a read of commits completed in `(begin, end]`: the changed rows as of `end`, or net changes (`changes`).
+    """Plan tasks that read commits completed in `(begin, end]`: rows that they wrote, as of the last, or net `changes`.
 
-    Without `changes`, an empty `begin` reads the last commit's snapshot. `streams`: `begin` is an offset, so a commit
-    of this table.
+    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. `streams`: `begin` is an
+    offset; HistoryGone unless it is a commit's.
     """
     columns = schema.names
     if options.changes:
@@ -192,7 +194,7 @@ def changed(
         return []
     if not begin:
         scan = snapshot_scan(table, options, columns, commits[-1].completion)
-        return slice_parts(table, scan, schema)  # archived commits, too
+        return slice_parts(table, scan, schema)
     written = {instant.begin for instant in commits}
     of_commits = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
     scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits)
@@ -219,7 +221,10 @@ class BatchReader(ReadsParts, DataSourceReader):
 
     @without_traceback()
     def partitions(self) -> list[InputPartition]:
-        """Plan one task per file or, for net changes, per table partition."""
+        """List files; plan one task per file slice or, for net changes, per table partition.
+
+        Without `end`, up to the last commit.
+        """
         options, table, schema = self._options, self._options.open(), self._schema
         if options.begin is None and options.end is None and not options.changes:
             return slice_parts(table, snapshot_scan(table, options, schema.names, self._pinned), schema)
@@ -230,7 +235,7 @@ class BatchReader(ReadsParts, DataSourceReader):
 
 
 class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader that follows the table's commits in the order of their completion."""
+    """Reader that follows the table's commits by completion."""
 
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
@@ -239,7 +244,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def initialOffset(self) -> dict[str, str]:
-        """Return the offset of a query without a checkpoint."""
+        """Return a new query's offset by `starting`: the beginning, the last commit, or a version."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}
@@ -255,7 +260,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make later batches stop at the commits that are complete now."""
+        """Make later batches stop at the commits complete now."""
         self._target = latest_completion(self._table.timeline())
 
     @without_traceback()
@@ -274,7 +279,10 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
-        """Raise UnsupportedSchema if the table's columns differ from the query's, before the batch is committed."""
+        """Raise UnsupportedSchema if columns to read are new, or have other types than the query's.
+
+        Called before the batch is committed.
+        """
         names = [name for name in self._schema.names if name != OPERATION]
         table_columns = selected(self._table.schema(), names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
@@ -294,30 +302,32 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._options.open()
 
     def _commit_of(self, version: str) -> str:
-        """Return the completion time of a version's last commit; of an archived version its own."""
+        """Return the completion time of the last commit up to `version`.
+
+        If that is archived: the version's own time, which reads refuse, or the last archived commit's.
+        """
         table = self._table
         timeline, archived = table.timeline(), table.current.last_archived()
         time = _time(table, timeline, version)
         if time < archived:
-            return time  # reads reject it
+            return time
         return max(
             (instant.completion or "" for instant in timeline.writes if (instant.completion or "") <= time),
             default=archived,
         )
 
     def _completed_after(self, start: str) -> list[Instant]:
-        """List the timeline, and return the commits completed after `start`, up to the last one now, or `_target`."""
+        """List the timeline, and return the commits after `start`, in order of completion, up to `_target` or now."""
         table = self._table
         until = latest_completion(table.timeline())
         if until <= start:
             return []
-        # A second listing, as in `consistent.changes_since`.
         until = until if self._target is None else min(until, self._target)
         return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
 
 
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
-    """Raise InvalidInput for invalid times, or `changes` with `as_of` or `filter`."""
+    """Raise InvalidInput for invalid times, an `end` before `begin`, or `changes` with `as_of` or `filter`."""
     if options.changes and (options.as_of is not None or options.filter is not None):
         raise InvalidInput(
             "changes=true cannot be used with as_of or filter: set begin and end, and call where on the DataFrame"

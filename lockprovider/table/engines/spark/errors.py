@@ -21,7 +21,6 @@ def _kinds_of(base: type[Exception]) -> Iterator[type[Exception]]:
         yield from _kinds_of(kind)
 
 
-# Errors that can be rebuilt from one sentence.
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
     for kind in (*_kinds_of(CasError), *_kinds_of(LockError), *vars(errors).values(), *vars(wal).values())
@@ -30,13 +29,11 @@ _TYPES: dict[str, type[Exception]] = {
 # In Spark's text the error comes last, often at the end of a traceback.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
 _LOST = re.compile(rf"\b{re.escape(f'{WriteConflict.__module__}.WriteConflict')}: instant (\d{{17}}) lost to (\S+)")
-# Texts of a worker with another interpreter, or without the driver's packages.
 _OTHER_PYTHON = re.compile(
     r"No module named '(?:lockprovider|fsspec_cas|fsspec|pyarrow|pandas|fastavro|numpy|pyspark)\b[^']*'"
     r"|lockprovider\.table needs \w+, which is not installed|PYTHON_VERSION_MISMATCH"
     r"|Python in worker has different version|PACKAGE_NOT_INSTALLED"
 )
-# Texts of Spark's own reader for a missing base file.
 _NO_FILE = re.compile(
     r"\[(?:FAILED_READ_FILE\.FILE_NOT_EXIST|PATH_NOT_FOUND)\][^\n]*?([^/\s]+_\d+-\d+-\d+_\d{17}\.parquet)"
 )
@@ -57,7 +54,10 @@ def typed_errors() -> Iterator[None]:
 
 
 def translated(text: str) -> Exception | None:
-    """Restore an error of a table or log from Spark's text; a `WriteConflict` lacks file groups and keys."""
+    """Restore the last error that Spark's text names, None if none; a `WriteConflict` lacks file groups and keys.
+
+    A missing base file gives HistoryGone; another Python, or missing packages, InvalidSettings.
+    """
     if matches := _RAISED.findall(text):
         kind, sentence = matches[-1]
         return _does_not_fit(sentence) if _TYPES[kind] is DoesNotFit else _TYPES[kind](sentence)

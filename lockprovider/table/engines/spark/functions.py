@@ -62,7 +62,7 @@ AUTO = "auto"
 
 _PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its locale
 _GLOB = re.compile(r"[][{}*?\\]")
-_HIDDEN = ("_", ".")  # prefixes of names that Spark ignores
+_HIDDEN = ("_", ".")
 _THIS_CALENDAR = b"3.0.0"  # a text, as Spark compares texts, too
 _OPTIONS = {
     "ignoreMissingFiles": "false",
@@ -129,7 +129,7 @@ def upsert(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write` and `Table.upsert`."""
+    """Upsert rows and delete keys: see `write` and `Table.upsert`."""
     return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
 
 
@@ -142,7 +142,7 @@ def delete(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Delete the rows for which `where` (Spark SQL) is true: see `delete_where`."""
+    """Delete rows by a condition: see `delete_where`."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
@@ -196,9 +196,9 @@ def read(
 
 
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete, into `txn`.
+    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`.
 
-    Call it once per transaction. Spark caches the changes meanwhile.
+    Call it once per transaction; without both it raises InvalidRecords. Spark caches the changes meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -210,7 +210,10 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 
 
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
-    """Run the jobs that count and write changes; start `txn` and add the files. `blindly` reads no stored rows."""
+    """Run the jobs that count, assign and write changes; begin `txn` after the count, and add the files.
+
+    `blindly` reads no stored rows.
+    """
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
         counts = jobs.count_changes(keyed, steps)
@@ -239,7 +242,10 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
-    """Plan an insert without a job; with a bucket index, the plan's rows are changes."""
+    """Check columns without a job; plan `rows` or, with a bucket index, keyed changes.
+
+    Missing columns become null; misfits raise DoesNotFit.
+    """
 
     def split(planner: GroupWriter) -> DataFrame:
         if planner.config.bucket_index is not None:
@@ -262,13 +268,16 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
 
 
 def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Replace all file groups of the snapshot by new ones with `rows`."""
+    """Replace all file groups of the snapshot by `rows`."""
     txn = inside(txn)
     _overwrite(txn, rows, sorted(txn.snapshot.partitions), "INSERT_OVERWRITE_TABLE")
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
-    """Start `txn`, end the file groups of partitions `ended` (None: the rows'), and add new files."""
+    """Begin `txn`, end the file groups of partitions `ended` (None: the rows'), and add new files.
+
+    A row elsewhere raises InvalidRecords, unless `operation` is `INSERT_OVERWRITE_TABLE`.
+    """
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
     if ended is not None and not has_buckets:
@@ -296,9 +305,9 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
 def delete_where(
     spark: SparkSession, txn: AnyTransaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
 ) -> None:
-    """Delete the rows for which `where` is true (not null) in `txn`: one Spark job.
+    """Delete the rows for which `where` is true (not null) in `txn`, in `partitions` only: one Spark job.
 
-    `alias` is the name of the table in the condition.
+    `alias` names the table in the condition.
 
     Raises:
         InvalidRecords: `txn` has written already.
@@ -343,7 +352,7 @@ def cluster(
 
 
 def on_executors(spark: SparkSession) -> Runner:
-    """Make a runner, which runs a plan's tasks in one Spark job."""
+    """Make a runner, which writes a plan's tasks in one Spark job, and returns their statistics."""
 
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:
@@ -360,7 +369,10 @@ def on_executors(spark: SparkSession) -> Runner:
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """Return the table's folder as Spark's URL; None if Python reads all files."""
+    """Return the table's folder as Spark's URL; None if Python reads all files.
+
+    `native_reads`: True, False, `auto` (local, without Connect), or the URL; InvalidInput for other text.
+    """
     local = f"file://{place.store.root}" if place.is_local else None
     if native_reads == AUTO:
         return local if hasattr(spark, "_jsparkSession") else None  # a server may run on another machine
@@ -374,7 +386,10 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe a scan's rows, perhaps unfiltered, as a DataFrame; requests files' footers if Spark has a `folder`."""
+    """Describe a scan's rows as a DataFrame: Spark reads slices in `folder` that it reads alike, unfiltered.
+
+    Python reads the others. Requests footers if there is a `folder`.
+    """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
     folder = None if any(types.is_nested(column.type) and has_floats(column.type) for column in scan.read) else folder
@@ -398,7 +413,10 @@ def _by_row(column: pa.Field) -> str:
 
 
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; may request its footer."""
+    """Return whether Spark reads a slice as Python does; may request its footer.
+
+    False: log files, an unusual path, dates of an old calendar, other types, a damaged footer.
+    """
     path = f"{folder}/{file_slice.path}"
     if (
         file_slice.logs
@@ -413,12 +431,12 @@ def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, 
         return False
     metadata = footer.metadata or {}
     if LEGACY_KEY.encode() in metadata or metadata.get(SPARK_KEY.encode(), _THIS_CALENDAR) < _THIS_CALENDAR:
-        return False  # its dates are of the calendar before Spark 3.0
+        return False
     return has_alike(footer.schema.to_arrow_schema(), columns)
 
 
 def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
-    """Return whether each column has this type in the file or is missing; Spark ignores case."""
+    """Return whether each column is missing or has this type and spelling in the file, once; Spark ignores case."""
     stored_fields: dict[str, list[tuple[str, pa.DataType]]] = {}
     for field in stored:
         stored_fields.setdefault(field.name.lower(), []).append((field.name, field.type))

@@ -39,26 +39,25 @@ from lockprovider.table.transaction.transaction import Transaction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HASHED_KEYS = 4_000_000  # 16 MB in the driver and in each Python process
+HASHED_KEYS = 4_000_000
 _NO_COLUMNS = pa.schema([])
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?:$|[,>])")  # Python gets a struct of two binaries
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
-# Spark and Arrow compare these types alike.
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})
 
 
 def run_per_piece(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Describe the results of `each` as a DataFrame with one partition per piece of work; runs no job.
+    """Describe the rows of `schema` that `each` returns for each piece of work, one partition per piece; runs no job.
 
     Hides their size, by which Spark would broadcast the result.
     """
     numbers: Any = spark.range(0, len(work), 1, max(1, len(work)))
     run, kind = tasks.map_over(work, each, schema), from_arrow_schema(schema)
     session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # Connect has only hints
+    if session is None:
         return cast("DataFrame", numbers.mapInArrow(run, kind).hint("merge"))
     rows = numbers._jdf.toDF()  # noqa: SLF001 - of an RDD Spark knows no size
     return DataFrame(session.createDataFrame(rows.toJavaRDD(), rows.schema()), spark).mapInArrow(run, kind)
@@ -78,7 +77,10 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change its file group (`tasks.GROUP`), a new key's by hash; may run the second job."""
+    """Add to each change its file group's number (`tasks.GROUP`), in `numbered`; may run the second job.
+
+    It is the bucket's, that of each group with the key, or a new one's by hash.
+    """
     if writer.config.bucket_index is not None:
 
         def by_bucket(changes: pa.Table) -> pa.Table:
@@ -102,7 +104,6 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter,
 
 
 def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
-    """Run a job, and return the hashes of all keys, ascending."""
     keys = keyed.select(tasks.KEY)
     hashed = collect_rows(keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES)), keys.schema, step)
     return np.unique(np.frombuffer(b"".join(row[0] for row in hashed), dtype=np.uint32))
@@ -144,7 +145,7 @@ def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
 
 @contextmanager
 def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
-    """Name this thread's jobs in Spark's UI while the block runs; not with Connect."""
+    """Name this thread's jobs `step` in Spark's UI while the block runs; does nothing with Connect."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
     if context is not None:
@@ -153,7 +154,7 @@ def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
         yield
     finally:
         if context is not None:
-            context.setLocalProperty(_DESCRIPTION, cast("str", before))  # None removes the property
+            context.setLocalProperty(_DESCRIPTION, cast("str", before))
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,9 @@ class Steps:
 
 
 def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
-    """Select the columns whose names occur in an SQL text, so all that it can use."""
+    """Select the columns whose names occur in an SQL text."""
     if "*" in where:
-        return schema  # a `*` may stand for all columns
+        return schema
     words = {word.lower() for word in re.findall(r"\w+", where)}
     named = [column for column in schema if column.name.lower() in words]
     return pa.schema(named)
@@ -198,9 +199,9 @@ def keyed_changes(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe upserts, deletes, or both lazily in `tasks.change_schema`; raise for unfit columns.
+    """Describe upserts, deletes, or both (one is given) lazily in `tasks.change_schema`; raise as `check_frame`.
 
-    `whole`: refuse missing upsert columns, else null. `valued`: deletes' ordering values count.
+    `whole`: refuse missing upsert columns, else null. `valued`: deletes need ordering values.
     """
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
@@ -215,7 +216,7 @@ def keyed_changes(
 
 
 def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
-    """Run the first job, and return the number of changes of each partition path."""
+    """Run the first job, and return each partition path's number of changes."""
     rows = collect_rows(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 
@@ -232,7 +233,7 @@ RowsFor = Literal["new", "whole", "deletes", "valued deletes"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns in which Spark passes such rows to Python."""
+    """Return the columns in which Spark passes such rows to Python; DoesNotFit for types without one."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -254,7 +255,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> None:
-    """Raise InvalidInput or DoesNotFit, which call a frame `name`, if it cannot be written.
+    """Raise InvalidInput if a frame called `name` is none, DoesNotFit if columns do not fit; runs no job.
 
     `new` rows may lack columns. `deletes` need only key and partition columns, `valued deletes` also the ordering
     column.
@@ -285,7 +286,7 @@ def session(spark: Any) -> SparkSession:
 MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ROWS = 1000  # smaller batches cost Python as much as they save the JVM
-_NO_LIMIT = str((1 << 31) - 1)  # Spark's own value for no limit
+_NO_LIMIT = str((1 << 31) - 1)
 _SMALL = (BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
 _SETTING = threading.Lock()
 
@@ -294,7 +295,7 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    Other queries of the session get such batches, too.
+    Not if a column of `handed` may be large. Other queries of the session get such batches, too.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`.
     """
@@ -307,12 +308,15 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     finally:
         with _SETTING:
             for key, value in former.items():
-                with suppress(PySparkException):  # the block's own error counts
+                with suppress(PySparkException):
                     spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 def _set(spark: SparkSession, former: dict[str, str | None]) -> None:
-    """Set the batch properties unless `MOST_BYTES` is set, and keep their former values; the caller holds the lock."""
+    """Set the session's batch properties unless `MOST_BYTES` is set, and record their earlier values in `former`.
+
+    The caller holds `_SETTING`.
+    """
     if spark.conf.get(MOST_BYTES, None) is not None:
         return
     rows = spark.conf.get(MOST_ROWS, None)

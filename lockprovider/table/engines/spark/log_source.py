@@ -43,7 +43,7 @@ COLUMNS = pa.schema(
         ("offset", pa.int64()),
         ("record", pa.binary()),
         ("epoch", pa.int64()),
-        ("at", pa.timestamp("us", tz="UTC")),  # by the writer's clock
+        ("at", pa.timestamp("us", tz="UTC")),
     ]
 )
 _SLOTS_PER_TASK = 64
@@ -93,7 +93,7 @@ class LogOptions:
         return Wal.open(self.url, storage_options=self.storage_options)
 
     def begins(self, log: Wal) -> Position:
-        """Return the start position of a query without a checkpoint."""
+        """Return where a query without a checkpoint begins; requests the log's ends."""
         match self.starting:
             case "earliest":
                 return log.position("oldest")
@@ -104,7 +104,7 @@ class LogOptions:
 
 
 def _read_part(options: LogOptions, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-    """Yield the records from `start` to `end`, slot by slot."""
+    """Yield the records from `start` to before `end`, slot by slot; MalformedObject if some are missing."""
     with without_traceback():
         reached = start.offset
         for batch in options.open().read(start):
@@ -158,7 +158,7 @@ class LogSource(DataSource):
 
 
 class LogBatchReader(ReadsParts, DataSourceReader):
-    """Reader of a log up to its end at the query's begin."""
+    """Reader of a log up to its present end."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options

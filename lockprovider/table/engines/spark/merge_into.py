@@ -102,7 +102,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
 
 
 def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Give the source's columns the table's spelling, as Spark ignores case."""
+    """Give the source's columns the table's spelling, as Spark ignores case; InvalidInput if several become one."""
     spellings = {name.lower(): name for name in schema.names}
     names = [spellings.get(name.lower(), name) for name in source.columns]
     if repeated := [name for name, times in Counter(map(str.lower, names)).items() if times > 1]:
@@ -132,7 +132,7 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Run the first job; return the source's row count per partition."""
+    """Run the first job; return the source's row count per partition. A key twice raises InvalidRecords."""
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
@@ -147,7 +147,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 def _joined(
     grouped: DataFrame, touched: list[tuple[int, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe each source row joined with the table's row of its key, if any."""
+    """Describe each source row joined with the row of its key in the `touched` slices, if any; `names` are aliases."""
     located = jobs.run_per_piece(
         grouped.sparkSession,
         touched,
@@ -162,7 +162,10 @@ def _joined(
 def _changes(
     joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe changes by the first clause that applies to each row."""
+    """Describe changes by the first clause that holds for each row; other rows have none.
+
+    `source`: its column names. Unfit values raise DoesNotFit.
+    """
     numbers = [F.when(_holds(clause, names[0]), number) for number, clause in enumerate(clauses)]
     chosen = joined.withColumn(tasks.CLAUSE, F.coalesce(*numbers))
     chosen = chosen.where(F.col(tasks.CLAUSE).isNotNull())
@@ -191,6 +194,10 @@ def _holds(clause: Clause, table_alias: str) -> Column:
 
 
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
+    """Return a column's new value: the clause's expression, else the table's.
+
+    Without values, an update takes the source's; an insert always does, or null.
+    """
     table_column, source_column = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
     match clause:
         case MatchedDelete():

@@ -25,7 +25,7 @@ from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.conflict import Fence
 
 _HUDI = "hoodie."
-_OF_CATALOGS = frozenset({"provider", "location"})  # of CREATE TABLE
+_OF_CATALOGS = frozenset({"provider", "location"})
 _INSTEAD = (
     "use save(url); for a table name in SQL, make a temporary view, or call register of "
     "lockprovider.table.engines.spark"
@@ -53,7 +53,7 @@ def count_option(name: str, text: str) -> int:
 
 
 def json_option(name: str, text: str) -> dict[str, Any]:
-    """Parse a JSON object."""
+    """Parse a JSON object; raise InvalidInput for other text."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -109,11 +109,9 @@ class SparkOptions:
     """The options of one read or write.
 
     Attributes:
-        url: the option `path`.
         columns, partitions: None: all.
         as_of, begin, end: versions: rows committed after `begin` (empty: all), until `end`.
         stream_id: a sink's name for its stream; None: the query's id.
-        hudi: the options that start with `hoodie.`.
     """
 
     url: str
@@ -136,7 +134,10 @@ class SparkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SparkOptions:
-        """Parse the options."""
+        """Parse options, named in any case; Hudi's of a read become this source's, other `hoodie.` ones stay unchecked.
+
+        InvalidInput: an unknown, malformed or conflicting one, or no `path`.
+        """
         lowered = {key.lower(): value for key, value in options.items()}
         if lowered.keys() >= _OF_CATALOGS:
             raise InvalidInput(f"a Python data source cannot be a table of Spark's catalog: {_INSTEAD}")
@@ -188,7 +189,6 @@ _OFFSET = "hoodie.datasource.streaming.startoffset"
 _OBEYED_BY_READS = frozenset({_QUERY_TYPE, _BEGIN, _END, _FORMAT, _AS_OF, _OFFSET})
 _QUERY_TYPES = ("snapshot", "read_optimized", "incremental")
 
-# Options, or values of them, on which the read rows do not depend.
 _INSIDE = ("hoodie.metadata.", "hoodie.memory.", "hoodie.parquet.", "hoodie.common.spillable.", "hoodie.filesystem.")
 _WITHOUT_EFFECT_ON_READS: Mapping[str, tuple[str, ...]] = {
     "hoodie.enable.data.skipping": (),
@@ -196,7 +196,7 @@ _WITHOUT_EFFECT_ON_READS: Mapping[str, tuple[str, ...]] = {
     "hoodie.datasource.read.file.index.listing.mode": (),
     "hoodie.datasource.read.file.index.listing.partition-path-prefix.analysis.enabled": (),
     "hoodie.datasource.read.file.index.optimize.listing.using.ro.path.filter": (),
-    "hoodie.datasource.read.incr.skip_compact": (),  # neither service changes a row
+    "hoodie.datasource.read.incr.skip_compact": (),
     "hoodie.datasource.read.incr.skip_cluster": (),
     "hoodie.datasource.read.incr.skip_insert_overwrite": ("false",),
     "hoodie.datasource.read.incr.fallback.fulltablescan.enable": ("false",),
@@ -218,7 +218,7 @@ _CDC = "set changes=true instead, which adds the column _operation with the kind
 
 
 def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
-    """Translate Hudi's read options into this source's."""
+    """Translate Hudi's read options into this source's; InvalidInput for conflicting or unsupported ones."""
     translated: dict[str, str] = {}
     kind = lowered.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:
@@ -248,7 +248,7 @@ def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
-    """Raise InvalidInput for Hudi's options that a read would not obey."""
+    """Raise InvalidInput for Hudi's options that a batch read or stream would not obey, or a missing begin."""
     if hudi.get(_QUERY_TYPE, "").strip().lower() == "incremental" and _BEGIN not in hudi and not of_stream:
         raise InvalidInput(
             f"{_QUERY_TYPE}=incremental needs {_BEGIN}: set a version to read after, or 000 to read all commits"
@@ -281,12 +281,12 @@ def _check_key(key: str, value: str) -> None:
 
 
 def _time(text: str) -> str:
-    """Convert a time in one of Hudi's forms to a version; other texts stay."""
+    """Convert a time in one of Hudi's forms to a version, "" before all commits; strip other texts."""
     stripped = text.strip()
     if stripped and not stripped.strip("0"):
-        return ""  # before all commits
+        return ""
     if match := re.fullmatch(r"(\d{4})0{10}(?:000)?", stripped):
-        return f"{int(match[1]) - 1:04}1231235959999"  # before all commits of that year
+        return f"{int(match[1]) - 1:04}1231235959999"
     if match := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(\.\d{1,3})?)?", stripped):
         day, clock = "-".join(match.groups()[:3]), ":".join(part or "00" for part in match.groups()[3:6])
         return f"{day}T{clock}{(match[7] or '.0').ljust(4, '0')}Z"
@@ -337,7 +337,10 @@ class HudiWrite:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
-        """Parse the options; `overwrite` is Spark's mode."""
+        """Parse Hudi's write options; `overwrite` is Spark's mode.
+
+        InvalidInput: conflicting or unsupported ones, or unknown ones of `hoodie.datasource.write.`; ignores others.
+        """
         supported = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
         strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in supported)
         if strange:
@@ -386,7 +389,11 @@ class HudiWrite:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Return the write's operation: with `overwrite`, most options replace all rows."""
+    """Return the operation `option`; by default upsert if `keyed`, else insert.
+
+    `overwrite` makes all but insert_overwrite replace all rows. InvalidInput: an unknown one, or delete with
+    `overwrite`.
+    """
     known = {operation.value: operation for operation in WriteOperation} | {"bulk_insert": WriteOperation.INSERT}
     operation = WriteOperation.UPSERT if keyed else WriteOperation.INSERT
     if option is not None:

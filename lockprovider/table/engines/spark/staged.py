@@ -89,7 +89,10 @@ def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = 
 def commit_staged(
     table: TableContext, stage: Stage, files: Sequence[StagedFile], batch_id: BatchId | None = None
 ) -> CommitResult:
-    """Write the staged rows in one transaction, with retries; keep the staged files."""
+    """Write the staged rows in one transaction, with retries; keep the staged files.
+
+    Aborted: the table's columns have changed. AlreadyCommitted: the table has `batch_id`.
+    """
     with tempfile.TemporaryDirectory(prefix="hudi-staged-") as folder:
         merging = _Merging(stage, tuple(files), Path(folder))
 
@@ -103,14 +106,15 @@ def commit_staged(
 
 @dataclass(frozen=True)
 class _Merging:
-    """Merger of one write's staged `files`; `folder` on this disk holds their copies."""
-
     stage: Stage
     files: tuple[StagedFile, ...]
     folder: Path
 
     def write(self, txn: Transaction) -> None:
-        """Start `txn`, merge the rows into file groups, and add their files; Aborted if the columns have changed."""
+        """Begin `txn`, merge the rows into file groups, and add their files; Aborted if the columns have changed.
+
+        `insert_overwrite` first ends the rows' partitions; InvalidRecords for a repeated key.
+        """
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
         planner, counts = planner_of(txn), Counter[str]()
@@ -143,7 +147,7 @@ class _Merging:
         txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
 
     def _read(self, staged: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a staged file through a copy on this disk, made once."""
+        """Read a staged file's `columns` through a copy on this disk, made once; Aborted for other columns."""
         copy = self.folder / staged.path.rpartition("/")[2]
         if not copy.exists():
             copy.write_bytes(self.stage.writer.place.store.read(staged.path).data)
@@ -213,5 +217,4 @@ def _groups(
 
 
 def _numbers(keys: pa.ChunkedArray, of: Callable[[pa.Array], Any]) -> NDArray[np.int64]:
-    """Apply `of` chunk by chunk, as one array of texts holds at most 2 GB."""
     return np.concatenate([np.array([], dtype=np.int64), *(of(chunk).astype(np.int64) for chunk in keys.chunks)])

@@ -31,13 +31,13 @@ from lockprovider.table.transaction.transaction import Transaction
 
 _DIALECT = "spark"
 _OPENS, _CLOSES = {"(", "[", "CASE"}, {")", "]", "END"}
-_QUALIFIED = 2  # names in `alias.column`; more are a field of a struct
+_QUALIFIED = 2
 _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The view whose table changes, and its alias in the statement."""
+    """The view whose table changes."""
 
     name: str
     alias: str
@@ -96,7 +96,7 @@ Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
 
 
 def parse_statement(text: str) -> Statement:
-    """Parse a statement; InvalidInput has the place in the text."""
+    """Parse one MERGE, UPDATE, DELETE or INSERT; other text raises InvalidInput with the place."""
     try:
         tokens = sqlglot.tokenize(text, dialect=_DIALECT)
     except TokenError as error:
@@ -195,7 +195,7 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume the text up to one of these words outside of brackets and CASE, or to the end.
+        """Consume and return the text up to one of these words outside of brackets and CASE, or to the end.
 
         Also stops before a closing bracket or END that it did not see opened.
         """
@@ -249,7 +249,7 @@ class _Reader:
         return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
-        """Consume `a = 1, b = b + 1` up to a word of `ends`."""
+        """Consume `a = 1, b = b + 1` up to a word of `ends`; return pairs of column and expression."""
         values: dict[str, str] = {}
         while True:
             start, column = self.at, self.column_of(target)
@@ -262,7 +262,6 @@ class _Reader:
                 return tuple(values.items())
 
     def columns_of(self, target: Target) -> tuple[str, ...]:
-        """Consume a bracketed list of target columns; return their names."""
         self.need("(")
         columns = [self.column_of(target)]
         while self.took(","):
@@ -272,7 +271,7 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
-    """Parse MERGE from INTO on."""
+    """Parse MERGE from INTO on. Target and source need different aliases."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -290,7 +289,7 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume MERGE's source; return its text and alias."""
+    """Consume MERGE's source, a name or a bracketed query; return its text and alias."""
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -308,9 +307,12 @@ def _source(reader: _Reader) -> tuple[str, str]:
 
 
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
-    """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column."""
+    """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column.
+
+    Other conditions, or a key twice, raise InvalidInput.
+    """
     tree = sqlglot.parse_one(text, dialect=_DIALECT).unnest()
-    pairs: dict[str, tuple[str, str]] = {}  # by the target's column in lower case
+    pairs: dict[str, tuple[str, str]] = {}
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
         sides = {}
         for column in (part.this, part.expression) if isinstance(part, exp.EQ) else ():
@@ -334,7 +336,7 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
 
 
 def _when(reader: _Reader, target: Target) -> WhenClause:
-    """Consume and return one WHEN clause."""
+    """Consume and return one WHEN clause; NOT MATCHED BY SOURCE raises InvalidInput."""
     reader.need("WHEN")
     start, is_insert = reader.at, reader.took("NOT")
     reader.need("MATCHED")
@@ -359,7 +361,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
-    """Consume `(columns) VALUES (values)`; return pairs."""
+    """Consume `(columns) VALUES (values)`; return pairs, one for each column."""
     columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
@@ -374,7 +376,6 @@ def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
 
 
 def _update(reader: _Reader) -> UpdateStatement:
-    """Parse UPDATE after its first word."""
     target = reader.target()
     reader.need("SET")
     values = reader.assignments(target, "WHERE")
@@ -392,7 +393,7 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
-    """Parse INSERT from its second word on."""
+    """Parse INSERT from its second word on; PARTITION, REPLACE and IF raise InvalidInput."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")
@@ -425,7 +426,7 @@ class StatementRun:
         self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
 
     def run(self, statement: Statement) -> None:
-        """Write the statement's changes into the transaction."""
+        """Run the Spark jobs that write the statement's changes into the transaction."""
         match statement:
             case MergeStatement():
                 self._merge(statement)
@@ -439,7 +440,6 @@ class StatementRun:
                 self._insert(statement)
 
     def _query(self, text: str) -> DataFrame:
-        """Make the view show the transaction, from now on, and describe the rows of a query."""
         with SHOWN:
             self._view.show(self._spark, self._txn)
             return self._spark.sql(text)
@@ -456,7 +456,10 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Run jobs that merge the source into the transaction, which the view shows."""
+        """Run jobs that merge the source into the transaction, which the view shows.
+
+        InvalidInput unless ON has just the key and partition columns.
+        """
         keys = self._txn.config.identifying
         on = {self._column(name): source_column for name, source_column in statement.on}
         if {*on} != {*keys}:
@@ -472,7 +475,7 @@ class StatementRun:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
-        """Return the source with a copy of `source_column` as column `key`."""
+        """Return the source with a copy of `source_column` as `key`; InvalidInput if it lacks one, or has both."""
         column = {name.lower(): name for name in source.columns}.get(source_column.lower())
         if column is None:
             raise InvalidInput(
@@ -543,10 +546,7 @@ class StatementRun:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """Make the view show the transaction, from now on, if an expression has the text `select`.
-
-        The block holds `SHOWN` then.
-        """
+        """Make the view show the transaction, from now on, if an expression has the text `select`."""
         if not any("select" in text.lower() for text in texts if text is not None):
             yield
             return
@@ -555,7 +555,10 @@ class StatementRun:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
-        """Insert queried rows, or overwrite all, in the transaction, which the view shows."""
+        """Insert queried rows, or overwrite all, in the transaction, which the view shows.
+
+        Unnamed columns become null; InvalidInput for another number of columns.
+        """
         rows = self._query(statement.query)
         if not statement.by_name:
             names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names

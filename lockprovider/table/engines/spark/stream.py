@@ -29,7 +29,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 RETRIES = 20
 _QUERY = "sql.streaming.queryId"
 _CONNECT = "connect"
-_STREAMS = 10_000  # more than a process runs at once
+_STREAMS = 10_000
 _UNTOLD = (
     "if the query has a new checkpoint, give it a new stream_id. Spark Connect does not report the checkpoint: a query "
     "that crashed before Spark recorded this batch needs a new stream_id, too"
@@ -84,7 +84,7 @@ class _Batches:
 
             try:
                 return transact(self.table, run, retries=self.retries)
-            except AlreadyCommitted as error:  # by a run that died before Spark recorded it
+            except AlreadyCommitted as error:
                 if batch_id.run == _CONNECT and batch == 0:
                     raise WrongCheckpoint(f"{error}; {_UNTOLD}") from error
                 self.table.report("left_out", "", batch=str(batch_id), why=str(error))
@@ -99,8 +99,6 @@ class _Nothing(Exception):
 
 @dataclass
 class _Try:
-    """Attempt `name` of a batch, and the number of writes begun in it."""
-
     name: object
     writes: int = 0
     is_writing: bool = False
@@ -112,7 +110,10 @@ _TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last writte
 
 @contextmanager
 def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-    """Number the next write of this batch, and mark it as in progress while the block runs. Thread-safe."""
+    """Number the next write of this batch, yield its id, and mark it as in progress while the block runs. Thread-safe.
+
+    InvalidInput: another one is in progress, or the stream has no id.
+    """
     query, name = _query(rows)
     if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
         raise InvalidInput(
@@ -139,7 +140,6 @@ def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str |
 
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
-    """Return the query's id and Spark's id of this attempt; None for rows of no stream."""
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
         return _CONNECT, _CONNECT  # Connect starts a process per start of a query, without its id
     context = rows.sparkSession.sparkContext

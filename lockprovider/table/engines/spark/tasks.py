@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS_PER_BATCH = 1 << 16
-# no table has such column names
 KEY, PARTITION, DELETE, GROUP = "hudi key", "hudi partition", "hudi delete", "hudi group"
 CLAUSE = "hudi clause"
 MOST_TASKS = 200
@@ -82,7 +81,7 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, wanted: NDArray[np.uint32] | None = None
 ) -> Callable[[tuple[int, FileSlice]], pa.Table]:
-    """Make a function that reads `schema` and `KEYS` of a numbered file slice's rows, of `wanted` hashes only."""
+    """Make a function that reads `schema` and `KEYS` of a numbered file slice's rows; `wanted`: only these hashes."""
 
     def rows(numbered: tuple[int, FileSlice]) -> pa.Table:
         number, file_slice = numbered
@@ -105,7 +104,6 @@ def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
 
 
 def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.Table:
-    """Read a slice's columns, merged with its log files."""
     if not file_slice.logs:
         return read_as(writer.place.read(file_slice.path, columns.names), columns)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
@@ -117,9 +115,13 @@ def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.
 def keyer(
     writer: GroupWriter, *, delete: bool, missing: OnMissing = "null", valued: bool = False
 ) -> Callable[[Batches], Batches]:
-    """Make a function that turns rows into changes; `valued`: deletes have ordering values, which are checked."""
+    """Make a function that turns batches into changes, upserts (see `GroupWriter.keyed`) or deletes.
+
+    `valued`: deletes have ordering values, which are checked.
+    """
 
     def changed(table: pa.Table) -> pa.Table:
+        """Convert rows to changes; InvalidRecords for null keys."""
         if delete:
             rows, keys, partitions = writer.keyed_deletes(table, valued=valued)
             if valued:
@@ -198,7 +200,7 @@ class Numbered:
         """Number `slices`, then the new groups of the partitions in `counts`."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
-            bucket_groups(slices, index)  # raises before anything is written
+            bucket_groups(slices, index)
         new = {partition: len(slices) + position * buckets for position, partition in enumerate(sorted(counts))}
         return cls(dict(enumerate(slices)), new, buckets, sum(counts.values()))
 
@@ -274,7 +276,7 @@ def rewriter(
         else:
             is_kept, bucket = pc.invert(pc.is_in(keys, value_set=deleted)), -1 - group
             rows, keys, stat = rows.filter(is_kept), keys.filter(is_kept), None
-            if len(keys):  # deletes of unknown keys make no file
+            if len(keys):
                 of_bucket = bucket_id(writer.begin, bucket, partition)
                 of_hash = group_id(writer.begin, "group", partition, bucket)
                 file_id = of_hash if writer.config.bucket_index is None else of_bucket
@@ -291,5 +293,4 @@ def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
 
 
 def _token(number: int) -> str:
-    """Return Hudi's write token `<task>-<stage>-<attempt>`, the same in every attempt."""
     return f"{number}-0-0"

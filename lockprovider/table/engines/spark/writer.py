@@ -2,7 +2,7 @@
 
 Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
 planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
-commit. It sends the heartbeat, as does every task, and `commit` resumes the instant.
+commit.
 
 Source: Spark's `DataSourceWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -41,7 +41,10 @@ _RETRIES = 5
 
 
 def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Open or create the table, and add columns with `merge_schema`; None if `if_exists=ignore` leaves it alone."""
+    """Open or create the table, and add columns with `merge_schema`; None if `if_exists=ignore` leaves it alone.
+
+    TableExists by `if_exists=error`; InvalidInput for contradicting options, or new columns without `merge_schema`.
+    """
     try:
         table = options.open()
     except TableNotFound:
@@ -66,7 +69,10 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 
 
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Create the table; None if another writer was faster and `if_exists` is `ignore`."""
+    """Create the table; None if another writer was faster and `if_exists` is `ignore`.
+
+    TableNotFound without record keys; TableExists by `if_exists=error`.
+    """
     if "record_keys" not in hudi_write.given:
         raise TableNotFound(
             f"there is no table at {options.url!r}: set {KEY_OPTION} to the columns of its record key, so that this "
@@ -81,7 +87,7 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
             settings=options.settings,
             exist_ok=options.if_exists == "append",
         )
-    except TableExists:  # another writer was faster
+    except TableExists:
         if options.if_exists == "ignore":
             return None
         raise
@@ -112,7 +118,10 @@ class WriteJob:
     is_ignored: bool = False
 
     def check(self) -> TableContext | None:
-        """Open or create the table, or set `is_ignored`; set `stage` for a gathering write."""
+        """Open or create the table, check the rows' columns, and set `stage` for a gathering write.
+
+        None, with `is_ignored` set, by `if_exists=ignore`. InvalidInput: an insert with a bucket index.
+        """
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None
         if table is None:
@@ -153,7 +162,7 @@ class WriteJob:
 
     @property
     def overwrite(self) -> bool:
-        """Whether the write replaces all rows of the table."""
+        """Whether the write replaces all rows."""
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
@@ -169,7 +178,7 @@ class WriteJob:
         try:
             return TaskResult(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
         finally:
-            heartbeat.leave()  # it stays in the store
+            heartbeat.leave()
 
     def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> None:
         """Make the write visible, then run due services; reports a stream's committed or empty batch as `left_out`."""
@@ -185,7 +194,7 @@ class WriteJob:
         inline.run_due(table)
 
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
-        """Commit the files of all tasks, or the gathered rows; None for an empty batch of a stream.
+        """Commit the files of all tasks, or the gathered rows; return None for an empty batch of a stream.
 
         An empty batch or an error rolls back. Removes staged files in any case.
         """
@@ -223,8 +232,6 @@ class WriteJob:
 
 
 class _JobWriter:
-    """Mixin of Spark's writers: a task runs `job`."""
-
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
@@ -248,11 +255,11 @@ class BatchWriter(_JobWriter, DataSourceArrowWriter):
 
 
 class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
-    """Writer of a stream: one commit per batch, with the ids of stream and batch."""
+    """Writer of a stream: one commit per batch."""
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch, unless no task has a result."""
+        """Commit a batch, unless no task has a result; InvalidInput if its query has no id."""
         written = _written(messages)
         if not written:
             return

@@ -56,7 +56,10 @@ class Undecodable(ValueError):
 def undecodable_as(
     kind: type[Exception], message: str, step: str = "", *, shown: bytes | None = None
 ) -> Iterator[None]:
-    """Raise a block's decoding errors as `kind`: `message`, the start of `shown`, the reason, `step`."""
+    """Raise a block's decoding errors as `kind`: `message`, the start of `shown`, the reason, `step`.
+
+    A `kind` that is no `Undecodable` passes unchanged.
+    """
     try:
         yield
     except _DECODING as error:
@@ -68,7 +71,11 @@ def undecodable_as(
 
 
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
-    """Parse JSON of at most `most` bytes, `deepest` levels and `items` values, with finite numbers and UTF-8 text."""
+    """Parse UTF-8 JSON.
+
+    Raises `Undecodable` beyond the bounds (see `check_fits`), and for invalid JSON, numbers that are infinite or NaN,
+    and lone surrogates.
+    """
     check_fits(data, most=most, deepest=deepest, items=items)
     try:
         value = _DECODER.decode(data.decode())
@@ -78,7 +85,7 @@ def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
         raise
     except UnicodeEncodeError as error:
         raise Undecodable("its text has a lone surrogate, which UTF-8 cannot store") from error
-    except (ValueError, RecursionError) as error:  # unclosed brackets
+    except (ValueError, RecursionError) as error:
         raise Undecodable(f"it is no JSON ({_short(str(error))})") from error
     return value
 
@@ -91,7 +98,10 @@ def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str,
 
 
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
-    """Raise `Undecodable` if JSON has more bytes, levels or items (commas and opening brackets)."""
+    """Raise `Undecodable` if JSON has more than `most` bytes, `deepest` nested levels, or `items`.
+
+    Items are commas and opening brackets, even in text. Does not parse it.
+    """
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")
     opened = data.count(b"[") + data.count(b"{")
@@ -102,28 +112,33 @@ def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def depth(data: bytes, most: int) -> int:
-    """Count the levels of lists and objects in JSON, up to `most`; a lower bound for other bytes."""
+    """Count nested levels of lists and objects in JSON, up to `most`, without parsing it.
+
+    Brackets in strings do not count; other bytes give a lower bound.
+    """
     if b"\\" in data:  # an escaped quote does not end its string
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = data.translate(_BRACKETS, _NO_BRACKETS).replace(b'""', b"")
-    if b'"' in brackets:  # drop strings
+    if b'"' in brackets:
         brackets = b"".join(brackets.split(b'"')[::2])
     levels = most if b"[" * most in brackets else 0
     while brackets and levels < most:
         flatter = brackets.replace(b"[]", b"")
-        if len(flatter) == len(brackets):  # unbalanced: not JSON
+        if len(flatter) == len(brackets):
             break
         brackets, levels = flatter, levels + 1
     return levels
 
 
 def plausible(packed: bytes) -> int:
-    """Return a default bound of the size that `packed` inflates to."""
     return max(4 << 20, 32 * len(packed))
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate `packed`, deflated with the dictionary `like`; may raise `zlib.error`."""
+    """Inflate one whole stream, with the dictionary `like`, if any.
+
+    Raises `Undecodable` beyond `most` bytes or for a stream cut off or followed by bytes, `zlib.error` for others.
+    """
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
     data = inflating.decompress(packed, most + 1)
     if len(data) > most:

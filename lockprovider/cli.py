@@ -37,9 +37,9 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command (default: of `sys.argv`) and return its exit status.
+    """Run one command (default: of `sys.argv`) and return its exit status; words after `--` are the program to start.
 
-    Usage errors raise SystemExit, or return 125 if the exit code would be that of another program.
+    Usage errors raise SystemExit, or return 125 if 2 could be that program's.
     """
     all_words = list(sys.argv[1:] if arguments is None else arguments)
     options = list(takewhile(lambda word: word.startswith("-"), all_words))
@@ -63,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser of all commands; import only those of `LATE` in `first`."""
+    """Build the parser of all commands; those of `LATE` have arguments only if named in `first`, which imports them.
+
+    Raises SystemExit if an import fails.
+    """
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",
@@ -92,7 +95,10 @@ def _late(name: str, module: str) -> Any:
 
 
 def _code(error: Exception) -> int | None:  # noqa: PLR0911 - a table
-    """Return the exit code of a lock or coordination error; None for any other."""
+    """Map a lock or coordination error to its exit code; None for other errors.
+
+    It tells an unknown outcome, a refusal, and unavailability from bad input.
+    """
     match error:
         case PublishUnknown():
             return UNKNOWN

@@ -225,7 +225,10 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Raise `InvalidSettings` for misspelt keys, what this library cannot honour, and credentials of the store."""
+    """Raise `InvalidSettings` for another lock provider, or keys or values that cannot be honoured.
+
+    Those are unknown or misspelt keys, and credentials of the store.
+    """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
         raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")
@@ -252,6 +255,7 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
+    """Raise `InvalidSettings` for an unknown key of `OWNED`, or one that resembles an honoured key."""
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
     from difflib import get_close_matches  # noqa: PLC0415 - rare

@@ -23,7 +23,7 @@ _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _NEEDED = ("validity", "timeout", "poll")
-_ROUNDING = 1e-9  # tolerates rounding
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -168,7 +168,10 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """Read lock options from Hudi's configuration keys; raise `InvalidSettings` for invalid or missing values."""
+    """Read a lock's URL, settings and, for an Azure URL, credentials from Hudi's keys.
+
+    Raises `InvalidSettings` without `hoodie.base.path`, and as `LockSettings.from_hudi`.
+    """
     if not isinstance(config, Mapping):
         raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
@@ -184,7 +187,10 @@ def from_config(config: Mapping[str, object]) -> Options:
 
 
 def from_url(url: str) -> Options:
-    """Split lock options off a URL's query; a path without `://` stays whole."""
+    """Split a URL into the part before `?` and lock options; a path without `://` stays whole.
+
+    Raises `InvalidSettings` for an unknown, repeated or invalid option.
+    """
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
@@ -211,7 +217,10 @@ def from_url(url: str) -> Options:
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
-    """Return config keys by field; raise `InvalidSettings` if two names disagree."""
+    """Return each setting's config key and unit; `renew` has Hudi's older key if `config` does.
+
+    Raises `InvalidSettings` if both keys differ.
+    """
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
@@ -224,7 +233,10 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings from `values`; raise `InvalidSettings`, in the user's words, also below Hudi's bounds."""
+    """Build settings from `values`, whose keys and units `words` names by field; absent ones get defaults.
+
+    Raises `InvalidSettings` for no number, or one below Hudi's bounds.
+    """
     seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in seconds:
@@ -252,7 +264,10 @@ def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
 
 
 def _seconds(word: _Word, value: object) -> float:
-    """Convert a setting to seconds; raise `InvalidSettings` if not a number."""
+    """Convert a setting's number or text to seconds.
+
+    Raises `InvalidSettings` if it is not finite, or has a fraction where `word` is `whole`.
+    """
     expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:
         number = float(str(value).strip())

@@ -25,17 +25,15 @@ def iso(at_ms: int) -> str:
 
 
 def until(at_ms: int, now_ms: int) -> str:
-    """Format an end and its distance: 2026-11-22T18:02:11.000Z (in 42.0 s)."""
     return f"{iso(at_ms)} ({distance(at_ms - now_ms)})"
 
 
 def distance(ms: int) -> str:
-    """Format a distance from now: in 42.0 s, 3 min 2 s ago."""
     return f"in {span(ms)}" if ms >= 0 else f"{span(-ms)} ago"
 
 
 def span(ms: int) -> str:
-    """Format a duration: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min."""
+    """Format a duration, negative too, without its smaller units: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min, 49 h 0 min."""
     seconds = abs(ms) / 1000
     sign = "-" if ms < 0 else ""
     if seconds < 1:

@@ -43,11 +43,10 @@ class Fifo:
 
     @property
     def taken(self) -> bool:
-        """Whether a turn has the mutex."""
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the turn that has the mutex; removes unreferenced turns."""
+        """Return the oldest turn, which has the mutex, or None; removes the garbage-collected turns before it."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -57,12 +56,10 @@ class Fifo:
             return None
 
     def ask(self, turn: FifoTurn) -> None:
-        """Append a turn."""
         with self._guard:
             self._turns.append(weakref.ref(turn))
 
     def forget(self, turn: FifoTurn) -> None:
-        """Remove a turn."""
         with self._guard:
             self._turns = [reference for reference in self._turns if reference() not in (None, turn)]
 
@@ -76,7 +73,6 @@ class FifoTurn:
         fifo.ask(self)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the mutex; after `timeout` seconds return False, still in the queue."""
         while self._fifo.first() is not self:
             if timeout <= 0:
                 return False
@@ -85,7 +81,6 @@ class FifoTurn:
         return True
 
     def leave(self) -> None:
-        """Leave the queue, and wake the next turn."""
         self._fifo.forget(self)
         first = self._fifo.first()
         if first is not None:
@@ -116,38 +111,31 @@ class ProcessQueue:
 
     @staticmethod
     def key(store: Store, path: str, world: World) -> Hashable:
-        """Return a key, equal for clients that share a queue."""
         clock = "machine" if isinstance(world, Machine) else id(world)
         return os.getpid(), store.identity, path, clock
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
-        """Return this process's queue for the lock, created if needed."""
         return _QUEUES.get(cls.key(store, path, world), world)
 
     def comes_again(self) -> bool:
-        """Guess whether this process soon wants the lock again."""
         return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s))
 
     @property
     def holder(self) -> Held | None:
-        """Lease of this process's holder, as far as it knows."""
         holds = self._holds
         return holds() if holds is not None else None
 
     def note_request(self) -> None:
-        """Note the time from the last release to this request."""
         if self._released_s is not None and not self.fifo.taken:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def take_news(self) -> tuple[Idle, KnownRecord | None]:
-        """Return and clear what this process released; also return the known record."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
     def note_current(self, known: KnownRecord | None) -> None:
-        """Keep the current record; forget an overwritten own release."""
         with self._guard:
             self._known = known
             released = self._idle.released
@@ -155,19 +143,16 @@ class ProcessQueue:
                 self._idle = Idle()
 
     def note_unchanged(self, known: KnownRecord | None) -> None:
-        """Keep the record as last read, so that the next read has no body if it is unchanged."""
         with self._guard:
             self._known = known
 
     def note_held(self, holds: Callable[[], Held | None], known: KnownRecord | None, waited_s: float) -> None:
-        """Keep the holder's lease and record, with a new end-of-hold signal."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = Signal()
             self._holds, self._known, self._idle = holds, known, Idle()
 
     def note_freed(self, holds: Callable[[], Held | None], idle: Idle, known: KnownRecord | None) -> None:
-        """Keep what this holder released and knows, and wake the next client."""
         with self._guard:
             if self._holds != holds:
                 return
@@ -176,19 +161,16 @@ class ProcessQueue:
             self._freed.set()
 
     def end_of_hold(self) -> Signal | None:
-        """Return the signal that this process's holder sets on release."""
         with self._guard:
             return self._freed if self._holds is not None else None
 
     def wait(self, seconds: float, until: Signal | None) -> None:
-        """Pause for `seconds`, or until `until` is set; obtain that signal before the last read."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
         elif seconds > 0:
             self._world.sleep(seconds)
 
     def record_of_holder(self) -> LockRecord | None:
-        """Return the holder's record, as known here; None if free or unread."""
         held, known = self.holder, self._known
         if held is not None:
             return held.record
@@ -225,9 +207,9 @@ class Wish:
 
 
 def acquire(client: Client, wish: Wish) -> None:
-    """Poll and write the record, in this process's turn, until `client` holds the lock.
+    """Wait in this process's queue, then read and write the record until `client` holds the lock.
 
-    Raises `NotAcquired` after the deadline; store errors pass.
+    Pending publishes are then applied. Raises `NotAcquired` after the wish's deadline; store errors pass.
     """
     queue, world = client.queue, client.world
     queue.note_request()
@@ -251,7 +233,10 @@ class _Acquisition:
         self._last_tries = 0
 
     def until_held(self) -> None:
-        """Poll the record and join its waiters until the lock is taken; may raise NotAcquired."""
+        """Read the lock record repeatedly: take the lock if allowed, else join the waiters or pause.
+
+        Raises `NotAcquired` if a read after the deadline shows another holder.
+        """
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
@@ -267,14 +252,17 @@ class _Acquisition:
                     return
                 lost = replace(self._observed(known, began_s, requested=was_requested), lost_race=True)
                 waiter, action = next_poll(waiter, lost, self._world.random())
-            pause_s = max(0.0, min(action.seconds, self._left_s()))  # the last read is at the deadline
+            pause_s = max(0.0, min(action.seconds, self._left_s()))
             self._queue.wait(pause_s, end_of_hold)
 
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait for this process's holder, and adopt what it released."""
+        """Wait up to a poll interval for this process's holder to release, and adopt its record.
+
+        Returns the signal of a release still to come, or None.
+        """
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
@@ -291,9 +279,10 @@ class _Acquisition:
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, observation: Observation) -> tuple[Waiter, TakeTurn | Pause]:
-        """Choose the next action; write the record if that is to join.
+        """Choose, after a read, to take the lock or pause; returns the waiter's new memory too.
 
-        After the deadline, take a free lock, or raise `NotAcquired`.
+        Joining the waiters writes the record first. After the deadline, take a free lock up to three times, else raise
+        `NotAcquired`.
         """
         if self._left_s() <= 0:
             take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
@@ -315,6 +304,7 @@ _LAST_TRIES = 3  # refused takes of a free lock after the deadline
 
 
 def _not_acquired(client: Client, record: LockRecord | None) -> NotAcquired:
+    """Build the timeout's error, which names the holder in `record`, or, for None, this process."""
     where = client.where
     if record is None:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)

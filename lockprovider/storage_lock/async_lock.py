@@ -24,7 +24,6 @@ from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 
 
-# Waiting tasks use no thread and no request: a loop reads a lock at the pace of one client.
 class TaskQueue:
     """Queue of one loop's tasks for one lock."""
 
@@ -35,12 +34,14 @@ class TaskQueue:
 
     @classmethod
     def of(cls, lock: Hashable) -> TaskQueue:
-        """Return the running loop's queue for this lock, created if needed."""
         with _GUARD:
             return _QUEUES.setdefault((asyncio.get_running_loop(), lock), cls())
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for this task's turn; False after the timeout."""
+        """Wait in order for this task's turn: True once it has the turn, False after the timeout.
+
+        A cancelled wait passes its turn on.
+        """
         if not self._taken:
             self._taken = True
             return True
@@ -58,7 +59,6 @@ class TaskQueue:
         return called.done()
 
     def pass_on(self) -> None:
-        """End the current turn, and wake the next task."""
         self.lease = None
         if self._waiting:
             self._waiting.popleft().set_result(None)
@@ -72,8 +72,6 @@ _GUARD = threading.Lock()
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
-    """Return a callback that calls on the loop, unless that is closed."""
-
     def notify(lost: LeaseLost) -> None:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(call, lost)
@@ -173,7 +171,11 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Return this task's lease, counted once more, or acquire one on a thread."""
+        """Return this task's lease, counted once more, or acquire one on a thread.
+
+        Waits for the loop's other tasks first. Raises `NotAcquired` after `timeout` seconds in all; a failure passes
+        the turn on.
+        """
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
             return held.again()
@@ -299,7 +301,7 @@ class AsyncLease:
         return not self.released and await on_thread(self._inner.renew, runs_to_end=True)
 
     async def release(self) -> None:
-        """Release the lock; an inner release only counts down, a repeated one does nothing.
+        """Release the lock, even if cancelled; an inner release only counts down, a repeated one does nothing.
 
         Raises:
             CasError: the store failed; the lease lapses by itself.
@@ -345,7 +347,6 @@ class AsyncLease:
             self._inner.publish(*args, **kwargs)
 
     def _give_back(self) -> None:
-        """Release on this thread, then report the end to the event loop."""
         try:
             with self._guard:
                 self._inner.release()

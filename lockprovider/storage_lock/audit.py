@@ -39,7 +39,7 @@ class AuditRecord:
     held: bool
 
     def encode(self) -> bytes:
-        """Encode the line in JVM Hudi's order of fields."""
+        """Encode the record as a line of JSON, with JVM Hudi's names and order of fields."""
         audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,
@@ -52,7 +52,10 @@ class AuditRecord:
 
     @classmethod
     def decode(cls, line: bytes) -> AuditRecord:
-        """Decode a line; may raise `ValueError`."""
+        """Decode one line of an audit file.
+
+        Raises `Undecodable`, a `ValueError`, if a field is missing or malformed; ignores other fields.
+        """
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
             fields = parse_object(line, most=_LARGEST)
             return cls(
@@ -73,12 +76,10 @@ class Places:
     folder: str
 
     def file(self, began_ms: int, owner: str) -> str:
-        """Return the path of one holder's file."""
         return f"{self.folder}/{began_ms}_{owner}.jsonl"
 
 
 def places(lock_path: str) -> Places:
-    """Return the audit's paths of a lock."""
     folder, _, name = lock_path.rpartition("/")
     if name == HUDI_LOCK_PATH.rpartition("/")[2] and folder:
         return Places(f"{folder}/audit_enabled.json", f"{folder}/audit")
@@ -86,12 +87,10 @@ def places(lock_path: str) -> Places:
 
 
 def encode_switch(*, enabled: bool) -> bytes:
-    """Encode the switch as JVM Hudi's `locks audit` does."""
     return json.dumps({_ENABLED: enabled}, separators=(",", ":")).encode()
 
 
 def decode_switch(data: bytes) -> bool:
-    """Return whether the switch is on; unreadable bytes are off."""
     try:
         value = parse_object(data, most=_LARGEST)[_ENABLED]
     except (KeyError, ValueError):
@@ -132,7 +131,10 @@ class Audit:
 
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
-    """Compute tenures and overlaps from audit files (contents by name)."""
+    """Compute from audit files (contents by name) who held the lock when, and whose holdings overlap.
+
+    Skips unreadable lines, and names their files.
+    """
     tenures: list[Tenure] = []
     unreadable: list[str] = []
     for name, data in sorted(files.items()):
@@ -148,7 +150,11 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 
 
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
-    """A START or another owner ends an open tenure, as lapsed."""
+    """Yield each holding that one file's records show.
+
+    START or another owner ends an open one as lapsed; a RENEW may begin one. The last is still held if valid at
+    `now_ms`.
+    """
     held: Tenure | None = None
     for record in records:
         at_ms, until_ms = record.at_ms, record.valid_until_ms

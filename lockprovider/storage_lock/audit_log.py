@@ -68,7 +68,7 @@ class AuditLog:
         _ALL.add(self)
 
     def _begin(self) -> None:
-        """Reset guard, queue and thread state, also after a fork."""
+        """Reset the guard, the queued files, the known switch and the thread's state, at first and after a fork."""
         self._guard = threading.Lock()
         self._idle = Signal()
         self._idle.set()
@@ -83,7 +83,10 @@ class AuditLog:
         return f"<AuditLog in {self._store.url!r}>"
 
     def taken(self, record: LockRecord) -> None:
-        """Queue a new file with a START line, unless the switch was just off."""
+        """Begin the audit file of a new holder, and queue its START line for the background thread.
+
+        Does nothing for a minute after the switch was read as off.
+        """
         if self._pid != os.getpid():
             self._begin()
         if self._wanted is False and self._world.monotonic_s() - self._asked_s < _ASK_AGAIN_S:
@@ -97,20 +100,21 @@ class AuditLog:
         self._add(page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        """Queue a RENEW line, timed `validity_s` before the record's end."""
         if (page := self._open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
             self._add(page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
-        """Close the open file, and queue its END line."""
         with self._guard:
             page, self._open_page = self._open_page, None
         if page is not None:
             self._add(page, "END", at_ms, held=held)
 
     def _add(self, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
-        """Queue a line, and start the writing thread."""
+        """Append a line to a file's queued content, and start the writing thread unless it runs.
+
+        Beyond 100 files the oldest is dropped; a RENEW after the END is ignored.
+        """
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with self._guard:
             if step == "RENEW" and self._open_page is not page:
@@ -139,7 +143,6 @@ class AuditLog:
             self._write(page)
 
     def _next(self) -> _Page | None:
-        """None counts the thread as ended."""
         with self._guard:
             if self._pages:
                 return self._pages.popleft()
@@ -148,7 +151,10 @@ class AuditLog:
             return None
 
     def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
-        """Write the page if the audit is on, else drop it; store errors log a warning."""
+        """Write the file if the audit's switch is on, else drop it and its later lines.
+
+        Reads the switch at most once a minute while off. Store errors only log a warning.
+        """
         try:
             if self._is_wanted(timeout_s):
                 self._put(page, timeout_s)
@@ -167,7 +173,10 @@ class AuditLog:
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:
-        """Write the page if it has grown, overwriting whatever another writer stored there."""
+        """Write the whole file if it has grown.
+
+        After a conditional write that was not won, it overwrites whatever is stored. Store errors pass.
+        """
         data, version = page.data, page.version
         if len(data) == page.written:
             return
@@ -202,18 +211,19 @@ def _at_exit() -> None:
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
-    """Read whether the audit is on."""
     content = store.read_or_none(switch, timeout=timeout_s)
     return content is not None and decode_switch(content.data)
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
-    """Write the audit's switch; existing files stay."""
     store.update(switch, lambda _: encode_switch(enabled=enabled), timeout=timeout_s)
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """Read the audit files, or the `last` newest, by file name."""
+    """List the folder, and read its `.jsonl` files, or the `last` most recently modified.
+
+    Returns contents by file name.
+    """
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]

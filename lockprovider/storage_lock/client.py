@@ -34,7 +34,6 @@ _LONGEST = 60
 
 
 def user() -> str:
-    """Return this process's user name, or else its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -42,7 +41,6 @@ def user() -> str:
 
 
 def command() -> str:
-    """Return the program's name, without arguments, which may be secrets."""
     first = sys.argv[0] if getattr(sys, "argv", None) else ""
     path = PurePath(first)
     if path.name == "__main__.py":
@@ -103,7 +101,6 @@ class Client:
 
     @property
     def lease(self) -> Lease | None:
-        """Lease that was acquired and not released, unless garbage-collected."""
         lease = self._lease  # read once: other threads change it
         return None if lease is None else lease()
 
@@ -113,12 +110,14 @@ class Client:
 
     @property
     def known(self) -> KnownRecord | None:
-        """Record as this client last read or wrote it."""
         return self._file.known
 
     @contextlib.contextmanager
     def detailed_errors(self) -> Iterator[None]:
-        """Complete this block's `LockError`, without a request; see `add_details`."""
+        """Add the lock's URL, last known holder and next step to a block's `LockError` without URL.
+
+        Raises it again. Sends no request.
+        """
         try:
             yield
         except LockError as error:
@@ -128,7 +127,6 @@ class Client:
             raise
 
     def adopt(self, idle: machine.Idle, known: KnownRecord | None) -> None:
-        """Cache `known`, and adopt `idle` if that has a released record; forget an overwritten own one."""
         self._file.known = known or self._file.known
         state = self.driver.state
         if idle.released is not None:
@@ -137,16 +135,15 @@ class Client:
             self.driver.state = state if known.version == state.released[1] else machine.Idle()
 
     def join(self, record: LockRecord, version: Version, wish: Wish) -> bool:
-        """Write `record`, which has this process as a waiter, over `version`; False unless won."""
         with contextlib.suppress(CasError):
             left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(record, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def look(self, wish: Wish) -> tuple[KnownRecord | None, bool]:
-        """Set the machine to `Idle`, and read the record; also returns whether a request was sent.
+        """Forget the lease machine's state, and read the lock record (None: absent).
 
-        What this process released is returned once without a request.
+        Returns it, and whether a request was sent: what this process released is returned once without one.
         """
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
@@ -157,9 +154,10 @@ class Client:
             return self.known, True
 
     def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
-        """Take the lock over `latest` (None: absent), and apply pending publishes; False if refused.
+        """Take the lock over the record `latest` (None: absent), and apply pending publishes.
 
-        Errors pass, after the take is released or forgotten.
+        False if refused or held by another client. `waiters` remain in the record. Errors pass, after the take is
+        released or forgotten.
         """
         driver = self.driver
         with driver.step_guard, driver.answering_by(wish.deadline_s):
@@ -181,20 +179,21 @@ class Client:
         return True
 
     def end(self, turn: FifoTurn | None) -> None:
-        """Forget the lease of this turn, and leave the turn."""
         if turn is not None:
             if self.turn.first() is turn:
                 self.lease = None
             self.leave(turn)
 
     def leave(self, turn: FifoTurn) -> None:
-        """Leave the threads' queue; the first turn also wakes this process's next client."""
         if self.turn.first() is turn:
             self.free_queue()
         turn.leave()
 
     def give_up(self) -> None:
-        """Read the record, and release what an interrupted acquisition has taken; ignores errors."""
+        """Read the record, and release the lock if an interrupted acquisition took it.
+
+        Ignores store and lock errors.
+        """
         with contextlib.suppress(CasError, LockError):
             if self.driver.held() is None:
                 wish = Wish(keeps_log=False, deadline_s=self.world.monotonic_s() + REQUEST_S)
@@ -205,19 +204,20 @@ class Client:
             self.give_back()
 
     def free_queue(self) -> None:
-        """Hand what this client released and read to this process's next client."""
         state = self.driver.state
         idle = state if isinstance(state, machine.Idle) else machine.Idle()
         self.queue.note_freed(self.driver.held, idle, self.known)
 
     def note_loss(self) -> None:
-        """Audit the loss, and wake this process's next client."""
         if self._audit is not None:
             self._audit.ended(self.world.now_ms(), held=False)
         self.free_queue()
 
     def renew(self) -> Answer:
-        """Write the record, or read it after an unanswered write; then apply left publishes."""
+        """Write the record to prolong the lease, or read it if a write is unanswered.
+
+        Then apply left publishes, unless a publish is under way. Returns the machine's answer, None without a lease.
+        """
         driver = self.driver
         with driver.step_guard:
             answer: Answer = None
@@ -236,9 +236,9 @@ class Client:
         return answer
 
     def give_back(self, epoch: int | None = None) -> None:
-        """Wait for a publish under way, write until the record is released or another client's, and audit that.
+        """Wait for a publish under way, write until the record is released or another client's, and audit the end.
 
-        Does nothing under a lease of another epoch.
+        Does nothing if the lease now held has another epoch. Store errors pass.
         """
         driver = self.driver
         at_ms = self.world.now_ms()
@@ -255,18 +255,24 @@ class Client:
             self._audit.ended(at_ms, held=released)
 
     def wait_for_late(self) -> None:
-        """Renew, and sleep until no client can apply an earlier lease's publish."""
+        """Renew until no publish is pending, then sleep until no client can apply an earlier lease's.
+
+        Returns at once without a lease.
+        """
         lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:
             lease.renew()  # else a client that takes over applies it again
             held = self.driver.held()
         if held is not None and held.record.pending_until_ms:
-            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # the release preceded the take
+            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Complete the error by URL, holder and next step, in attributes and message."""
+    """Set the error's URL, and its holder and validity if unset, from `record`, if that is held.
+
+    Appends what its message lacks, and the next step.
+    """
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url
     if record is not None and not record.is_free:

@@ -31,10 +31,9 @@ _SUM = 4
 class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored before.
+    All that the publish needs is stored before. See "Group commit" in `lockprovider/SPECIFICATION.md`.
 
     Attributes:
-        log, position, stem: see "Group commit" in `lockprovider/SPECIFICATION.md`.
         body: what the decider needs to judge and publish it.
         packed_body: the body as in the name, deflated, or empty.
     """
@@ -47,22 +46,18 @@ class Intent:
 
     @property
     def name(self) -> str:
-        """Path of the intent below the intents' folder."""
         name = f"{intents_folder(self.log)}{self.position}.{quote(self.stem, safe='')}"
         return f"{name}!{self.packed_body}" if self.packed_body else name
 
     def with_packed_body(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with its body in its name, if it fits."""
         packed_body = replace(self, packed_body=_packed(self.body, sample + _before(log, self.position)))
         return packed_body if len(packed_body.name) - len(intents_folder(self.log)) <= _LONGEST else self
 
     def read(self, log: Log, sample: bytes) -> Intent:
-        """Return the intent with its name's body, if that can be read by this dictionary."""
         return replace(self, body=_unpacked(self.packed_body, sample + _before(log, self.position)))
 
 
 def intents_folder(log: str) -> str:
-    """Return the folder of one log's intents."""
     return f"{quote(log, safe='')}/"
 
 
@@ -74,7 +69,10 @@ def is_over(intent: Intent, log: Log | None) -> bool:
 
 
 def parse_intent(name: str, body: bytes) -> Intent | None:
-    """Parse an intent's path; None for another path or a too large body."""
+    """Parse an intent's path below the intents' folder, and enclose `body`.
+
+    None for a path of another form, or a body above 32 KiB.
+    """
     log, slash, rest = name.partition("/")
     rest, _, packed_body = rest.partition("!")
     position, dot, stem = rest.partition(".")
@@ -153,7 +151,10 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose, by stem, intents that can follow the log and `all_pending`."""
+    """Choose, by stem, the intents that one write can decide after the log; returns their publishes.
+
+    With `all_pending` they are at most 16. Others are silently left out.
+    """
     chosen: list[Pending] = []
     begun = log
     for intent in sorted(set(intents), key=lambda posted: (posted.stem, posted.position)):
@@ -190,7 +191,10 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record that decides `batch` over `record`; `last_applied`: with all before it."""
+    """Build the record, released, that decides `batch` over `record`. It drops pending publishes up to `last_applied`.
+
+    `epoch` is the highest seen. `combiner_ms`, if not 0, announces a leader, `yield_until_ms` a yield window.
+    """
     all_pending = (*pending_after(record, last_applied), *batch)
     return LockRecord(
         owner=me.owner,
@@ -219,7 +223,7 @@ def combine(
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Verdict: the log has the publish. `posted`: its intent's path, if any."""
+    """The log has the publish. `posted`: its intent's path, if any."""
 
     path: str
     posted: str = ""
@@ -228,26 +232,29 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Verdict: a later publish conflicts."""
+    """A later publish conflicts."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Verdict: no write can decide the intent any more, but one may have: read."""
+    """No write can decide the intent any more, but one may have: read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Verdict: a write can still decide it."""
+    """A write can still decide it."""
 
 
 _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Judge an intent by the log, then by `decider.refuse`."""
+    """Judge an intent: `Decided` if the log has its stem, else as `decider.refuse` says.
+
+    `Void` if the log is another, starts later, or cannot judge it.
+    """
     if log is None or log.name != intent.log:
         return Void()
     index = next((number for number, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
@@ -286,19 +293,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Act: write the record with own publishes; `leads` announces the client as leader."""
+    """Write the record with own publishes; `leads` announces the client as leader."""
 
     leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Act: post the intents, because another client leads."""
+    """Post the intents, because another client leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollAgain:
-    """Act: read the record again after a pause."""
+    """Read the record again after a pause."""
 
     seconds: float
 
@@ -310,34 +317,34 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Combine:
-    """Act: list the posted intents, then ask `after_listing`."""
+    """List the posted intents, then ask `after_listing`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Act: stop leading; `frees`: first write the record as released."""
+    """Stop leading; `frees`: first write the record as released."""
 
     frees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOthers:
-    """Act: read until another client has applied the publish."""
+    """Read until another client has applied the publish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Act: wait for own publishes, or the next round."""
+    """Wait for own publishes, or the next round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Act: write the record as released, as all is applied."""
+    """Write the record as released, as all is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Act: do nothing, as nothing is left."""
+    """Do nothing, as nothing is left."""
 
 
 Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers | Wait | Free | Rest
@@ -364,7 +371,10 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose the next act; ask again after a `StepDown`. `poll_s` bounds pauses."""
+    """Choose the next act of a leader, a client with requests, or one that has none.
+
+    Does nothing itself; ask again after a `StepDown`. `poll_s` bounds pauses.
+    """
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
         return StepDown() if cannot_go_on or not may_write(record) else Combine()
@@ -384,9 +394,10 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
 def after_listing(
     record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose the leader's act after listing; `batch` is what its next write can decide.
+    """Choose whether the leader, after listing intents, writes, waits, or steps down.
 
-    `yields`: a yield window is due. `is_due`: the last write is a round ago. `empty_rounds`: in a row, before this one.
+    It steps down for a due yield window (`yields`), or after two empty rounds. `batch` is what its write can decide.
+    `is_due`: the last write is a round ago.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
@@ -399,7 +410,10 @@ def after_listing(
 
 
 def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) -> Act:
-    """Choose the act of a waiting client; the caller adds jitter."""
+    """Choose a client's act that has an undecided request and does not lead.
+
+    It polls, posts its intents, holds the lock, or writes the record. Pauses lack jitter.
+    """
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
         return PollAgain(min(_pause_s(waiting, poll_s), max(_SOONEST_S, lapses_s)))
@@ -424,7 +438,6 @@ def _until_decided_s(record: LockRecord, waiting: Waiting, now_ms: int, round_s:
 
 
 def latest_first_poll_s(record: LockRecord) -> float:
-    """Return the most seconds from a post to the first read."""
     if len(record.all_pending) >= MOST_PENDING:
         return _FIRST_POLL_S
     return min(_FIRST_POLL_S, record.combiner_ms / 1000 * _FIRST_POLL_ROUNDS / LEADER_ROUNDS)

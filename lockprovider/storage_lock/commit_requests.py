@@ -25,11 +25,9 @@ class Intents:
         self._known: dict[str, Intent] = {}
 
     def path(self, intent: Intent) -> str:
-        """Return the path of the intent's object."""
         return self._below + intent.name
 
     def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
-        """Return the intent to post, for a remote store with its body in its name."""
         return intent.with_packed_body(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
@@ -37,7 +35,10 @@ class Intents:
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's undecided intents; reads and caches at most 16 new bodies, omits other new ones."""
+        """List this log's undecided intents, with bodies from the cache, the name or the store.
+
+        Reads at most 16, and leaves out those without a body. `sample`: dictionary of names. Replaces the cache.
+        """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
         for entry in self._store.list(self._below + combine.intents_folder(log.name)):
@@ -56,7 +57,10 @@ class Intents:
         return tuple(listed.values())
 
     def withdraw(self, intent: Intent) -> None:
-        """Empty the intent; earlier listers may still decide it."""
+        """Write the intent's object empty, so that later listings leave it out.
+
+        A client that listed it before may still decide it. Raises `CasError` if bytes may remain.
+        """
         path = self.path(intent)
         # Not deleted: a late copy of the post must not recreate it.
         if isinstance(self._store.put_if_absent(path, b""), Won):
@@ -72,7 +76,6 @@ class Intents:
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
-        """List all logs' intents, without bodies."""
         parsed = (
             combine.parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below)
         )
@@ -111,7 +114,6 @@ class CommitRequest:
 
     @property
     def posted(self) -> bool:
-        """Whether other clients may decide it."""
         return self.posted_s is not None
 
 
@@ -133,27 +135,26 @@ class CommitRequests:
         return bool(self._all)
 
     def add(self, request: CommitRequest) -> None:
-        """Add a request."""
         self._all.append(request)
 
     def end(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Remove a request, set its outcome, and wake its caller."""
         self._all.remove(request)
         request.outcome = outcome
         request.done.set()
 
     def late(self) -> list[CommitRequest]:
-        """Return the requests whose deadline has passed."""
         now_s = self._world.monotonic_s()
         return [request for request in self._all if now_s >= request.deadline_s]
 
     def undecided(self, log: Log | None) -> list[CommitRequest]:
-        """Return the requests that the log does not decide."""
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
         return [request for request, outcome in verdicts if isinstance(outcome, combine.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Post intents not stored yet; repeat after False or `CasError`."""
+        """Write each request's intent that is not stored yet; True if all are stored.
+
+        After False or `CasError` some may be, so repeat it.
+        """
         for request in requests:
             if not request.is_stored:
                 began_s = self._world.monotonic_s()
@@ -165,15 +166,14 @@ class CommitRequests:
         return all(request.is_stored for request in requests)
 
     def first_poll_s(self) -> float:
-        """Return the seconds until the first poll after a post, by recent waits."""
         now_s = self._world.monotonic_s()
         posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
     def end_judged(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End requests that are refused, void, or decided with a path outside `all_pending`.
+        """End requests that are refused, void, or decided with a path outside `all_pending`, which holds paths.
 
-        Deletes refused and void intents in the background.
+        Others go on. Deletes refused and void intents in the background.
         """
         for request in self:
             match combine.verdict(log, request.intent, request.decider):
@@ -204,7 +204,10 @@ def _smoothed(mean: float, last: float) -> float:
 
 
 def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection[str]) -> Exception | None:
-    """Return the error of `refuse` by applied entries; pending ones may never appear."""
+    """Return the decider's refusal by the log's applied entries alone, as pending ones may never appear.
+
+    None: the request may yet be decided.
+    """
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])

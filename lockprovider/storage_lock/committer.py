@@ -77,7 +77,6 @@ class Committer:
 
     @property
     def known(self) -> KnownRecord | None:
-        """Record as this client last read or wrote it."""
         return self._writer.known
 
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
@@ -148,7 +147,10 @@ class Committer:
         self._store.delete_all([path for paths in leftovers for path in paths])
 
     def _serve(self) -> None:
-        """Serve requests until none is left; an error ends all by `PublishUnknown`, and passes."""
+        """On the thread, take steps and pause until no request is left.
+
+        An unexpected error ends all requests by `PublishUnknown`, and passes.
+        """
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:
@@ -171,7 +173,10 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Wait a second for requests, else delete leftovers; True ends the thread."""
+        """Set `resting`, wait a second for requests, and if none came delete discarded objects.
+
+        Returns whether the thread ends.
+        """
         with self._guard:
             if self._new:
                 return False
@@ -231,7 +236,10 @@ class Member:
         self._leading: _Leading | None = None
 
     def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, and learn their callers' records."""
+        """Add requests, and adopt their callers' newer records.
+
+        Marks the known record as stale if its log does not reach a request's position.
+        """
         for request, known in requests:
             self._requests.add(request)
             if known is not None:
@@ -242,9 +250,9 @@ class Member:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
-        """Do one step; return the pause in seconds, None if nothing is left.
+        """Do one step; return the pause before the next in seconds, None if nothing is left.
 
-        Store and lock errors are retried until deadlines, others end all requests.
+        Store and lock errors are retried until the requests' deadlines, others end all requests.
         """
         try:
             return self._step()
@@ -260,7 +268,10 @@ class Member:
             return 0.0
 
     def _step(self) -> float | None:
-        """Read the record if stale, end judged and late requests, and do the next act; returns the pause."""
+        """Read the record if stale, end judged and late requests, and do the next act.
+
+        Returns the pause in seconds, None if nothing is left or the record is absent.
+        """
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
             writer.look()
@@ -277,7 +288,10 @@ class Member:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Choose and do one act, maybe a write; return the pause in seconds, None: done."""
+        """Choose one act and do it: write the record, post intents, lead a round, or read what is applied.
+
+        Returns the pause in seconds, None if nothing is left.
+        """
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
         situation = self._situation(known, undecided)
@@ -311,7 +325,10 @@ class Member:
         return pause_s
 
     def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Situation:
-        """Gather what `next_act` needs besides the record, reading the applying thread's state first."""
+        """Gather what `next_act` needs besides the record, without a request.
+
+        `undecided`: own requests that the log does not decide.
+        """
         record, writer, leads = known.record, self._writer, self._leading is not None
         # Read first: then what is applied is not among the pending.
         applies, failed = self._applying.busy, self._applying.failed
@@ -335,7 +352,10 @@ class Member:
         return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
-        """Return the index, among all pending, of the first own publish that another client applies."""
+        """Return the index, among all pending publishes, of the first own one that another client applies.
+
+        None if this client does, if that client is overdue, or if the record soon shows it.
+        """
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
             return None
@@ -346,7 +366,10 @@ class Member:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the publishes up to `position` are applied, and note that; returns the pause."""
+        """Read, once due, whether all pending publishes up to index `position` are applied.
+
+        If unordered, only that one. Notes it, and returns the pause in seconds, 0 if they are.
+        """
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
         unordered = any(request.decider.unordered for request in self._requests)
@@ -366,7 +389,6 @@ class Member:
         return combine.Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
-        """Return this process's waiter name; empty if it wants to hold the lock."""
         return "" if self._wants_hold() else self._me.waiter_name
 
     def _not_in_time(self, request: CommitRequest) -> NotAcquired:
@@ -383,7 +405,7 @@ class Member:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request and end it by `outcome`, or by `PublishUnknown` if it may be decided.
+        """Withdraw a request, and end it by `outcome`, or by `PublishUnknown` if it may be decided.
 
         An error becomes `Void` if an ended log may have decided it.
         """
@@ -398,7 +420,10 @@ class Member:
             self._requests.end(request, outcome)
 
     def _withdraw(self, request: CommitRequest) -> bool:
-        """Withdraw the intent, and write the record until none can decide it; True if an ended log may have."""
+        """Empty the posted intent, then read and write the record until no client can decide it.
+
+        Returns whether an ended log may have; raises `PublishUnknown` if this log has.
+        """
         if request.posted:
             self._requests.intents.withdraw(request.intent)
         may_be_decided = request.posted or self._writer.in_doubt
@@ -411,7 +436,10 @@ class Member:
         return may_be_decided and isinstance(outcome, Void)
 
     def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with own publishes, unless too soon; a won write with `leads` makes this client leader."""
+        """Write the record with own publishes, unless too soon or nothing is pending.
+
+        With `leads`, a won write makes this client the leader. Returns the pause in seconds.
+        """
         writer = self._writer
         if pause_s := self._paced_s(known):
             return pause_s
@@ -426,7 +454,10 @@ class Member:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
-        """Lead one round: list intents, then sleep for the pace and write the record, wait or step down."""
+        """Lead one round: list intents; then write the record, after a sleep for the pace, wait, or step down.
+
+        A refused write also ends the lead. Returns the pause in seconds.
+        """
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
         if (pause_s := self._paced_s(known) - leading.listing_s) > 0:
@@ -468,12 +499,10 @@ class Member:
 
     @property
     def _record_shows_applied(self) -> bool:
-        """Whether the record soon shows what is applied."""
         return self._store.capabilities.writes_per_s is None
 
     @property
     def _pace_s(self) -> float:
-        """Least seconds between writes, once the store has throttled."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
 
     def _paced_s(self, known: KnownRecord) -> float:
@@ -482,7 +511,10 @@ class Member:
     def _choose_batch(
         self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
     ) -> tuple[Pending, ...]:
-        """Refresh the decider, and choose the next write's publishes; end own requests that cannot be decided."""
+        """Refresh the decider, then choose the next write's publishes from own intents and `listed`'s.
+
+        Ends own requests that cannot be published so.
+        """
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written
         own = [request.intent for request in self._requests]

@@ -37,7 +37,10 @@ class RecordFile:
         self.highest_epoch = 0
 
     def read(self, timeout_s: float) -> KnownRecord | None:
-        """Read the record (None: absent), and cache it. May raise `MalformedRecord`; store errors pass."""
+        """Read the record (None: absent) by one request, without a body if unchanged, and cache it.
+
+        May raise `MalformedRecord`; store errors pass.
+        """
         try:
             if self.known is None:
                 content: Content | None = self._store.read(self._path, timeout=timeout_s)
@@ -55,7 +58,10 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write the record, and cache a won one. After a `CasError` it is not written."""
+        """Write the record if the stored one has this version, or none is there, and cache it if that is won.
+
+        After a `CasError` it is not written.
+        """
         data = record.encode()
         if isinstance(condition, Version):
             outcome = self._store.put_if_match(self._path, data, condition, timeout=timeout_s)
@@ -89,11 +95,13 @@ class Driver:
         self._audit = audit
 
     def held(self) -> machine.Held | None:
-        """Return this client's lease, as far as it knows."""
         return machine.belief(self.state)
 
     def feed(self, event: machine.Event) -> Answer:
-        """Feed an event, send the machine's requests, and return its last effect."""
+        """Step the lease machine by an event, send the requests that it asks for, and feed their answers.
+
+        Returns its last effect, None without one. Request errors pass.
+        """
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
@@ -108,7 +116,10 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed, without waiting; may mark the machine `Lost`."""
+        """Return how the lease has lapsed by now, None if not, without a request or a wait.
+
+        Marks the machine as `Lost`, unless another thread is feeding it.
+        """
         state = self.state
         after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
         if after is not state and self.step_guard.acquire(blocking=False):
@@ -120,7 +131,6 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        """Bound this block's requests by a deadline, at least `LAST_S` from now."""
         self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
         try:
             yield
@@ -128,23 +138,20 @@ class Driver:
             self._until_s = math.inf
 
     def read(self) -> machine.RecordSeen:
-        """Read and cache the record, and return it as an event, not fed to the machine."""
         return self.seen(self._file.read(self._request_s()))
 
     def seen(self, known: KnownRecord | None) -> machine.RecordSeen:
-        """Return the event that this record (None: absent) is stored."""
         if known is None:
             return machine.RecordSeen(None, None, self.moment())
         return machine.RecordSeen(known.record, known.version, self.moment())
 
     def moment(self) -> machine.Moment:
-        """Return the current time with a fresh nonce."""
         # Monotonic first: a pause in between only shortens the lease.
         monotonic_s = self.world.monotonic_s()
         return machine.Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
-        """Log an answer, and add it to the audit if held."""
+        """Log a step that succeeded under a held lease, and audit all but a release."""
         held = self.held()
         if held is None or not isinstance(answer, machine.Done):
             return
@@ -156,7 +163,10 @@ class Driver:
             self._audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: machine.PutRecord) -> machine.Event:
-        """Write the record, and return the outcome as an event."""
+        """Write the record, and return the outcome as the machine's next event; an unknown one is `PutFailed`.
+
+        Errors pass, and the machine then expects a read.
+        """
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
         except BaseException:
@@ -170,7 +180,6 @@ class Driver:
         return machine.refused(self.state)
 
     def _request_s(self) -> float:
-        """Return the next request's timeout; a hanging renewal must not outlast the lease."""
         state = self.state.write if isinstance(self.state, machine.Checking) else self.state
         if not isinstance(state, machine.Writing) or state.purpose != "renew" or state.before is None:
             return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), LEAST_S))

@@ -31,10 +31,9 @@ class Beating(Protocol):
 
 
 class Heartbeat:
-    """Calls `renew` every `interval_s` seconds, sooner after a failure, for at most `max_hold` seconds.
+    """Calls `renew` every `interval_s` seconds, sooner after a failure, until stopped for a release.
 
-    It also stops when the acquiring thread is dead. Unless stopped for a release, it marks the lease as lost. With
-    `keeps=False` an unreferenced lease is collected, and released.
+    Else it marks the lease as lost. With `keeps=False` an unreferenced lease is collected, and released.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class Heartbeat:
         self._beating = threading.Lock()
 
     def start(self) -> None:
-        """Start to beat, in a parked or new thread; may raise `RuntimeError`."""
         self._pulse.begin(self)
 
     def stop(self) -> None:
@@ -68,7 +66,10 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Prolong the lease once, or mark it as lost; returns the seconds until the next beat, if any."""
+        """Renew the lease once, or mark it as lost if it must end.
+
+        Returns the seconds until the next beat, None if there is none.
+        """
         with self._beating:
             lease = self._lease()
             if self._stopped or lease is None:  # it is being released
@@ -86,9 +87,9 @@ class Heartbeat:
         return self._pulse.thread
 
     def _beat(self, lease: Beating) -> tuple[str | None, float]:
-        """Call `renew` unless the lease, its thread or `max_hold` has ended.
+        """Call `renew` unless the lease, its acquiring thread or `max_hold` has ended.
 
-        Returns the reason to end, or None, and the pause in seconds.
+        Ignores store and lock errors. Returns the reason to end, or None, and the pause in seconds.
         """
         if lease.lost.is_set():
             return "it has ended", 0.0
@@ -120,7 +121,7 @@ class Pulse:
     def begin(self, heartbeat: Heartbeat) -> None:
         """Beat for this heartbeat from now on, instead of an earlier one; start a thread unless one runs.
 
-        May raise RuntimeError.
+        Raises RuntimeError if no thread can start.
         """
         with self._guard:
             self._begun += 1
@@ -134,7 +135,6 @@ class Pulse:
             self.thread.start()
 
     def leave(self, heartbeat: Heartbeat) -> None:
-        """Stop beating for this heartbeat; after a client's first lease, end the thread."""
         with self._guard:
             if self._now is heartbeat and self.thread is not None:
                 self._now, self.thread.name = None, _PARKED
@@ -148,9 +148,9 @@ class Pulse:
             end.set()
 
     def _beat_until(self, end: Signal, last: Heartbeat | None) -> None:
-        """On the thread, look twice an interval for the current heartbeat and let it beat, until `end` is set.
+        """On the thread, look twice an interval for the current heartbeat, and let one seen twice beat.
 
-        Two looks without one set it.
+        `last` is the first one. Ends once `end` is set, also by two looks without a heartbeat.
         """
         slice_s = 0.0 if last is None else last.interval_s / _LOOKS
         pause_s, looks = slice_s, 0
@@ -168,7 +168,6 @@ class Pulse:
                     pause_s, looks = next_s, _LOOKS - 1
 
     def _wanted(self, end: Signal, last: Heartbeat | None) -> Heartbeat | None:
-        """Return the current heartbeat; if there is none, and was none at the last look (`last`), set `end`."""
         with self._guard:
             if self._now is None and last is None:
                 end.set()

@@ -98,9 +98,9 @@ def draw_lanes(
     is_wrong: bool = False,
     elapsed: bool = False,
 ) -> str:
-    """Draw the SVG document: a title, a line of `words`, and `lanes` from top to bottom.
+    """Draw an SVG document: title, `words` (red if `is_wrong`), `lanes` downwards, axis and legend.
 
-    `stripes` cross all lanes. `is_wrong` makes the line red. `elapsed`: an axis of milliseconds from 0.
+    `stripes` cross all lanes; `links` join two. The axis has UTC clock times, or milliseconds if `elapsed`.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)
@@ -133,7 +133,7 @@ def _scale(lanes: Sequence[Lane]) -> _Scale:
 
 
 def _axis(scale: _Scale, bottom: int, *, elapsed: bool) -> list[str]:
-    """Return SVG of the time grid and its labels, elapsed or as UTC clock times."""
+    """Return SVG of about eight grid lines with labels: milliseconds if `elapsed`, else UTC times."""
     span_ms = scale.end_ms - scale.start_ms
     step_ms = next((step for step in _STEPS_MS if span_ms / step <= _TICKS), span_ms // _TICKS)
     days = moment(scale.start_ms)[:10] != moment(scale.end_ms)[:10]
@@ -154,7 +154,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
-    """Return SVG of one lane: its name cut to fit, its boxes and its marks."""
+    """Return SVG of one lane at height `y`: boxes, marks, and its name, cut to fit with the whole as tooltip."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
@@ -171,6 +171,7 @@ def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
 
 
 def _box(box: Box, y: int, height: int, scale: _Scale) -> str:
+    """Return SVG of a box, at least 2 px wide, with its tooltip, and its label if that fits."""
     x = scale.x(box.start_ms)
     width = max(_LEAST_PX, scale.x(box.end_ms) - x)
     title = f"<title>{escape(box.words)}</title>" if box.words else ""
@@ -202,7 +203,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Return row number and SVG of each sample."""
+    """Return the row, from 0, and the SVG of each sample; one that does not fit the width begins a new row."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

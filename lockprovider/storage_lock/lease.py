@@ -45,7 +45,6 @@ _RELEASING = Ended("it is being released", LossReason.RELEASED)
 
 
 def warn_and_give_back(lease: Lease, name: str) -> None:
-    """Warn that a held lease was dropped, and release it in a new thread."""
     message = f"{name} was garbage-collected while it was held, and is now released: use `with`, or call release()"
     warnings.warn(message, ResourceWarning, stacklevel=3, source=lease)
     with contextlib.suppress(RuntimeError):
@@ -53,7 +52,6 @@ def warn_and_give_back(lease: Lease, name: str) -> None:
 
 
 def end_if_referenced(reference: weakref.ref[Lease]) -> None:
-    """End the lease at exit, unless it was collected."""
     lease = reference()
     if lease is not None:
         lease.end()
@@ -182,7 +180,11 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish; after the end of the lease, find out whether it is committed."""
+        """Commit and apply the publish.
+
+        If the lease ends before, read whether it took effect: raises `LeaseLost` if not, and `PublishUnknown` if that
+        is unknown, or left to the next holder.
+        """
         publisher, tried = self._client.publisher, False
         try:
             ended = publisher.commit(pending, data, new=new, over=self._over)
@@ -285,9 +287,9 @@ class Lease:
         call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """Count and return this lease, for an inner `acquire`.
+        """Count one more `acquire` of this lease, and return the lease.
 
-        Raises `LeaseLost`, or `LockError` if only the outer one keeps the log.
+        Raises `LeaseLost` if it is over, or `LockError` if only the outer one keeps the log.
         """
         self.check()
         if self.record.log is not None and not keeps_log:
@@ -329,7 +331,6 @@ class Lease:
         return self.turn is None or self._pid != os.getpid()
 
     def _lapsed(self) -> bool:
-        """Return whether the lease is lost; notes a lapse, which calls the callbacks."""
         if not self.released:
             self._learn(self._client.driver.tick())
         return self.lost.is_set()
@@ -343,7 +344,10 @@ class Lease:
         return error
 
     def _learn(self, ended: Ended | None) -> None:
-        """Note the end once: set `lost`, log and audit it, free the queue, call the callbacks."""
+        """Note the end once: set `lost`, log and audit it, free the process's queue, call the callbacks on this thread.
+
+        Ignores None and later ends.
+        """
         with self._loss_guard:
             if ended is None or self.lost.is_set():
                 return

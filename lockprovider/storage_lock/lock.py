@@ -81,7 +81,6 @@ class Lock:
         self._be_new()
 
     def _be_new(self) -> None:
-        """Replace the client by a new one, with a new owner id."""
         self._client = Client(
             self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
         )
@@ -140,7 +139,10 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Check the store, acquire the lock, and start the lease; an inner call counts the held one."""
+        """Wait for this client's other threads, acquire the lock, and start the lease's heartbeat.
+
+        Checks the store first, once. If this thread holds the lock, count its lease once more.
+        """
         client = self._of_this_process()
         held = client.lease
         if held is not None and held.thread is threading.current_thread() and not held.released:
@@ -190,7 +192,7 @@ class Lock:
             lease.release()
 
     def _mine(self) -> Lease | None:
-        """Return the unreleased lease; raise `LockError` if another thread acquired it."""
+        """Return this thread's unreleased lease, or None; raise `LockError` if another thread acquired it."""
         lease = self._held
         if lease is None or lease.released:
             return None

@@ -29,7 +29,6 @@ class Me:
     command: str = ""
 
     def holds_since(self, now_ms: int) -> Holder:
-        """Return the holder for the record."""
         return Holder(self.host, self.pid, now_ms, self.user, self.command)
 
 
@@ -59,7 +58,7 @@ Became = Literal["there", "open", "over"]
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """Event: the record was read; None if absent."""
+    """The record was read; None if absent."""
 
     record: LockRecord | None
     version: Version | None
@@ -68,7 +67,7 @@ class RecordSeen:
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Event: take the lock as it was read, if allowed, leaving these `waiters`.
+    """Take the lock as it was read, if allowed, leaving these `waiters`.
 
     `epoch`: the highest seen.
     """
@@ -81,38 +80,38 @@ class TakeLock:
 
 @dataclass(frozen=True, slots=True)
 class PutWon:
-    """Event: the write is stored at this version."""
+    """The write is stored at this version."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """Event: the write was refused, or its outcome is unknown."""
+    """The write was refused, or its outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """Event: the take was refused; it may be repeated."""
+    """The take was refused; it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """Event: all pending is applied, or `set_aside` for ever."""
+    """All pending is applied, or `set_aside` for ever."""
 
     set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Event: prolong the lease."""
+    """Prolong the lease."""
 
     at: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Event: pass the commit point of a publish."""
+    """Pass the commit point of a publish."""
 
     pending: Pending
     at: Moment
@@ -120,7 +119,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Event: release the lock; `again` adds this client to the waiters."""
+    """Release the lock; `again` adds this client to the waiters."""
 
     at: Moment
     again: bool = False
@@ -128,12 +127,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Event: read the record to settle an unanswered write."""
+    """Read the record to settle an unanswered write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Event: time has passed."""
+    """Time has passed."""
 
     monotonic_s: float
 
@@ -146,12 +145,12 @@ Event = TakeLock | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending |
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Effect: read the lock record."""
+    """Read the lock record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutRecord:
-    """Effect: write the lock record under this condition."""
+    """Write the lock record under this condition."""
 
     record: LockRecord
     condition: Condition
@@ -159,7 +158,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Effect: create the pending object after the `earlier` ones."""
+    """Create the pending object after the `earlier` ones."""
 
     pending: Pending
     earlier: tuple[Pending, ...] = ()
@@ -167,7 +166,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Result: another client has the lock."""
+    """Another client has the lock."""
 
     owner: str = ""
     valid_until_ms: int = 0
@@ -183,7 +182,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Result: the lease is lost."""
+    """The lease is lost."""
 
     why: str
     reason: LossReason = LossReason.TAKEN_OVER
@@ -197,14 +196,14 @@ Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """State: not the holder. `released`: what it released, until another write is known."""
+    """Not the holder. `released`: what it released, until another write is known."""
 
     released: tuple[LockRecord, Version] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """State: the holder, until `deadline_s`. `clocks_ms`: wall clock minus monotonic clock."""
+    """The holder, until `deadline_s`. `clocks_ms`: wall clock minus monotonic clock."""
 
     record: LockRecord
     version: Version
@@ -214,7 +213,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """State: a write is under way. `before`: the lease when sent."""
+    """A write is under way. `before`: the lease when sent."""
 
     purpose: Purpose
     record: LockRecord
@@ -222,7 +221,7 @@ class Writing:
     clocks_ms: int
     before: Held | None
     then: What = "not_written"  # what the roll-forward under way completes
-    applied: tuple[Pending, ...] = ()  # those of `before` known to be applied
+    applied: tuple[Pending, ...] = ()  # of `before`
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """State: the holder, which must first apply a decided publish."""
+    """The holder, which must first apply a decided publish."""
 
     held: Held
     then: What
@@ -242,7 +241,7 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """State: not the holder any more, without a release."""
+    """Not the holder any more, without a release."""
 
     why: str
 
@@ -255,7 +254,10 @@ Step = tuple[State, Effect | None]
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """Return the state after `event`, and at most one effect; `ValueError` is a driver's defect."""
+    """Return the state after `event`, and at most one effect to carry out. Changes nothing.
+
+    A `ValueError` (event misplaced in this state) is a driver's defect.
+    """
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
     match state:
@@ -270,7 +272,7 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Return a holder's step: renew, release, commit, lapse, or the end of a roll-forward."""
+    """Return a holder's step: a write to renew, release or commit, a lapse, or the end of a roll-forward."""
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
@@ -301,7 +303,10 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
-    """Return the step while a write is unanswered, or being checked by a read."""
+    """Return the step while a write is unanswered, or being checked by a read.
+
+    A write that failed or was refused is checked, but a take that lost ends as busy.
+    """
     match state, event:
         case Writing() as write, PutWon(version):
             return _written(me, write, version)
@@ -342,7 +347,10 @@ def refused(write: State) -> PutFailed | LostRace:
 
 
 def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
-    """Build the record of a take, with a higher epoch and the predecessor's pending publishes."""
+    """Build the record of a take: new owner, validity, higher epoch, and what is still pending.
+
+    With `take.keeps_log`, it has the log, or a new one.
+    """
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -362,7 +370,6 @@ def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> Loc
 
 
 def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
-    """Return the pending publishes after `last_applied`, if that is among them."""
     all_pending = record.all_pending
     return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
 
@@ -401,13 +408,11 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 
 
 def decided(record: LockRecord, pending: Pending) -> LockRecord:
-    """Return the record that decides this publish, last in its log."""
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, pending_before=(), log=log)
 
 
 def hand_over_s(settings: LockSettings) -> float:
-    """Return for how long a release with pending publishes keeps foreign clients away."""
     return min(settings.validity, HAND_OVER_S)
 
 
@@ -416,7 +421,10 @@ def _validity_ms(me: Me) -> int:
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
-    """Return the step after a stored write, with pending publishes to apply first."""
+    """Return the step after a write was stored at `version`: idle after a release, else held until a new deadline.
+
+    Pending publishes must be applied first.
+    """
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
     pending = write.record.pending
@@ -438,7 +446,10 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
-    """Return the step after a read settles the write: held, busy, released or lost."""
+    """Return the step after a read settles a write.
+
+    The lease is still held, or else busy after a take, released after a release, or lost.
+    """
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
         return still_held
@@ -452,7 +463,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the write is stored, or the lease continues without it."""
+    """Return the step if the record has this write, or the lease without it; None if it is over."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
@@ -470,6 +481,7 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
 
 
 def _why_lost(me: Me, record: LockRecord | None) -> str:
+    """Describe, by the record read (None: absent), how the lease ended: removed, broken or taken over."""
     if record is None:
         return "its record was removed"
     if record.released_pending:
@@ -492,7 +504,10 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
-    """Return the step at this time: a lease past its deadline is lost or unreachable."""
+    """Return the step at this time: past its deadline a lease is lost, else nothing changes.
+
+    While a write is under way it is only reported as unreachable.
+    """
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
@@ -507,7 +522,10 @@ def _tick(state: State, monotonic_s: float) -> Step:
 
 
 def belief(state: State) -> Held | None:
-    """Return what the client believes to hold; None once its release is sent."""
+    """Return the lease that the client believes to hold, even with a renewal or commit unanswered.
+
+    None during a take, and once its release is sent.
+    """
     match state:
         case Held():
             return state
@@ -532,13 +550,10 @@ PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path"
 
 
 def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool) -> PublishStep:
-    """Choose the next step of a publish that is not known to be done; "never": it was not sent, and will not be.
+    """Choose the next step of a publish not known to be done; "never": it was not sent, and will not be.
 
-    Args:
-        state: of the machine under whose lease the publish is made.
-        tried: whether a write that commits it was ever sent.
-        ended: whether the publisher knows that the lease is over.
-        record_is_seen: whether the record was read after that.
+    `tried`: a write that commits it was sent. `ended`: the lease, under which `state` was, is known to be over.
+    `record_is_seen`: the record was read after that.
     """
     if not ended:
         match state:
@@ -561,8 +576,8 @@ def settle_commit(
 ) -> Verdict:
     """Decide, after the end of the lease, whether an unanswered commit took effect.
 
-    `record` was read after all tries, and `stored_digest` after `record`. While the record is that lease's (`owner`,
-    `epoch`), a copy may be under way.
+    "apply": the next holder applies it. `record` was read after all tries, and `stored_digest` after `record`. While
+    the record is that lease's (`owner`, `epoch`), a copy may be under way: "unknown".
     """
     if stored_digest == pending.digest:
         return "committed"

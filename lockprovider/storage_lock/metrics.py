@@ -128,7 +128,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def acquisition(self, *, holds: bool) -> Iterator[None]:
-        """Count and time the acquisition, or (without `holds`) the group commit, in this block."""
+        """Count the block's attempt, and its success or failure, and report its duration.
+
+        With `holds`, remember the time for `release`; without, it is a group commit. Errors pass.
+        """
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
         try:
@@ -144,7 +147,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Report the time held, and count a failed release in this block."""
+        """Count a failed release in this block, and report the time since the acquisition.
+
+        Errors pass.
+        """
         try:
             yield
         except (CasError, LockError):
@@ -156,7 +162,6 @@ class Recorder:
                 self._ms(HELD_MS, since_s)
 
     def stepped(self, owner: str, before: State, event: Event, after: State, effect: Effect | None) -> None:
-        """Report a step of `owner`'s machine."""
         if self._call is not None:
             self._count(*_counted(owner, before, event, after, effect))
             held = _timed(before, after, effect)
@@ -164,14 +169,12 @@ class Recorder:
                 self._tell(Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - self._world.now_ms())))
 
     def wrote(self, state: State, outcome: Outcome) -> None:
-        """Count a write with an unknown outcome, or a refused take."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
         elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
             self._count(PRECONDITION)
 
     def throttled(self) -> None:
-        """Count a throttled request."""
         self._count(THROTTLED)
 
     def _count(self, *names: str) -> None:
@@ -182,7 +185,6 @@ class Recorder:
         self._tell(Measure(name, "timer", (self._world.monotonic_s() - since_s) * 1000))
 
     def _tell(self, measure: Measure) -> None:
-        """Call `on_metric`; its error becomes a warning."""
         if self._call is None:
             return
         try:
@@ -192,7 +194,10 @@ class Recorder:
 
 
 def _counted(owner: str, before: State, event: Event, after: State, effect: Effect | None) -> tuple[str, ...]:
-    """Return the counters that this transition raises by one, none for most."""
+    """Return the names of counters that this step raises by one, mostly none.
+
+    They count a take from a lapsed holder, a lease lost to another client, and a release.
+    """
     match before, event, effect:
         case _, TakeLock(RecordSeen(record=LockRecord(is_free=False, owner=holder))), PutRecord() if holder != owner:
             return (DANGLING,)
@@ -207,7 +212,7 @@ def _counted(owner: str, before: State, event: Event, after: State, effect: Effe
 
 
 def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
-    """Return the lease whose left validity a step reports."""
+    """Return the lease whose left validity is reported: after a take the new, after a renewal the old."""
     match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new
@@ -218,6 +223,7 @@ def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
 
 
 def _reasons(error: BaseException) -> tuple[str, ...]:
+    """Return an acquisition error's counters besides the failure; none for a timeout."""
     match error:
         case NotAcquired():
             return ()

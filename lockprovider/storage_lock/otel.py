@@ -49,6 +49,7 @@ def _global_meter() -> Meter:
 
 
 def _instrument(meter: Meter, measure: Measure) -> Record:
+    """Create the measure's counter, histogram or gauge in `meter`, and return its recording function."""
     match measure.kind:
         case "counter":
             return meter.create_counter(measure.name).add

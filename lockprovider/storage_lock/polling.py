@@ -34,12 +34,10 @@ class Observation:
 
     @property
     def mine(self) -> bool:
-        """Whether the record is a late older take of this client."""
         return self.record.owner == self.owner and not self.record.is_free
 
     @property
     def free(self) -> bool:
-        """Whether this client may take the lock."""
         return not self.lost_race and may_take(self.record, self.owner, self.now_ms)
 
 
@@ -59,21 +57,21 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class TakeTurn:
-    """Action: take the lock, leaving these `waiters`."""
+    """Take the lock, leaving these `waiters`."""
 
     waiters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Action: poll again after a pause."""
+    """Poll again after a pause."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Action: add this client to the waiters, then poll."""
+    """Add this client to the waiters, then poll."""
 
 
 def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
@@ -87,26 +85,26 @@ def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def at_last(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a free lock, regardless of waiters and yield window."""
     if not observation.free:
         return None
     return TakeTurn(() if _was_left(observation) else without_waiter(observation.record.waiters, waiter.name))
 
 
 def next_poll(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, Pause]:
-    """Choose the pause after joining, or a refused take."""
     noted = _noted(waiter, observation)
     return noted, _pause(noted, observation, jitter)
 
 
 def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, Pause]:
-    """Choose the pause after a join that lost to another write."""
     after = replace(waiter, refused=waiter.refused + 1)
     return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, observation, jitter))
 
 
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a client that is first, or has waited a whole round outside the waiters."""
+    """Return the take by a client that is first in a free lock's waiters, or None.
+
+    Those ahead may have been too slow. Outside the waiters, it must have waited a round.
+    """
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
     if observation.mine or _was_left(observation):
@@ -118,7 +116,6 @@ def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
 
 
 def _was_left(observation: Observation) -> bool:
-    """Return whether the lock lay free too long for any waiter to be alive."""
     return not observation.mine and free_for_s(observation.record, observation.now_ms) > LONGEST_S
 
 
@@ -130,7 +127,6 @@ def _skipped_waiters(waiter: Waiter, observation: Observation) -> int:
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
-    """Guess whether a client that asked `gap_s` after its release asks again soon."""
     return gap_s < max(FIRST_S, waited_s)
 
 
@@ -144,7 +140,10 @@ def _noted(waiter: Waiter, observation: Observation) -> Waiter:
 
 
 def _should_join(waiter: Waiter, observation: Observation) -> bool:
-    """Return whether to join: after a round in vain, or first in a long turn."""
+    """Return whether to join the record's waiters, after a round in vain.
+
+    If none wait, once both the wait and the holder's turn exceed 0.2 s. Never for a record with unknown fields.
+    """
     record = observation.record
     if not observation.understood or not waiter.name or waiter.name in record.waiters or observation.lost_race:
         return False
@@ -178,6 +177,10 @@ def _slowing_s(waiter: Waiter, observation: Observation, jitter: float) -> float
 
 
 def _until_takeable_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
+    """Return the seconds until a held lock lapses, or a free one was left by those ahead.
+
+    Adds up to 0.15 s of jitter.
+    """
     if waiter.free_since_s is None:
         takeable_s = (observation.record.lapses_ms - observation.now_ms) / 1000
     else:
@@ -212,49 +215,40 @@ _WAITERS_FIRST_S = 0.25
 
 
 def ahead_of(name: str, waiters: tuple[str, ...]) -> int:
-    """Count the waiters ahead of `name`; all, if it is none."""
     return waiters.index(name) if name in waiters else len(waiters)
 
 
 def without_waiter(waiters: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the waiters without that name."""
     return tuple(other for other in waiters if other != name)
 
 
 def with_waiter(record: LockRecord, name: str) -> LockRecord:
-    """Return the record with this name among the waiters."""
     return record if name in record.waiters else replace(record, waiters=(*record.waiters, name))
 
 
 def free_for_s(record: LockRecord, now_ms: int) -> float:
-    """Return how long a free lock has been available; clocks may differ."""
     return (now_ms - max(record.yield_until_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
 def others_wait(record: LockRecord, name: str) -> bool:
-    """Return whether the record has another waiter than `name`."""
     return any(other != name for other in record.waiters)
 
 
 def waiters_first_s(record: LockRecord) -> float:
-    """Return for how long a client that only publishes leaves a free lock to the waiters."""
     return min(LONGEST_S, max(_WAITERS_FIRST_S, 2 * record.turn_ms / 1000))
 
 
 def yield_left_s(record: LockRecord, now_ms: int) -> float:
-    """Return what is left of the yield window."""
     left_ms = record.yield_until_ms - now_ms if record.expired else 0
     return left_ms / 1000 if 0 < left_ms <= _YIELD_MS else 0.0
 
 
 def due_yield_until_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the end of a yield window that begins now; 0 if none is due."""
     every_ms = _YIELD_EVERY_MS if record.foreign_seen_ms else _YIELD_UNSEEN_MS
     return now_ms + _YIELD_MS if now_ms > max(record.foreign_seen_ms, record.yield_until_ms) + every_ms else 0
 
 
 def last_yield_until_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
-    """Return the end of the last yield window; a free lock counts as one."""
     return now_ms - _YIELD_MS if lies_free or not record.yield_until_ms else record.yield_until_ms
 
 
@@ -264,14 +258,16 @@ _YIELD_MS = 1200  # JVM Hudi tries once in a second
 
 
 def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
-    """Return when a foreign client last wrote; 0 if long past."""
     if not record.nonce:
         return now_ms
     return record.foreign_seen_ms if now_ms <= record.foreign_seen_ms + LONG_PAST_MS else 0
 
 
 def turn_ms(record: LockRecord, now_ms: int) -> int:
-    """Return the mean length of turns after this one, without outliers; 0 without waiters."""
+    """Return the running mean of turns' lengths, with the turn that ends at `now_ms`.
+
+    An outlier counts at most double. 0 without waiters or holder.
+    """
     if not record.waiters or record.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(record, record.holder.since_ms, now_ms), record.turn_ms

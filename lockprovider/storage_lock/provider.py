@@ -40,7 +40,10 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """Return a copy with these times; a default `renew` follows a new `validity`."""
+        """Return a copy with those times that are not None; a default `renew` follows a new `validity`.
+
+        Raises `InvalidSettings` for an invalid one.
+        """
         times = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
         named: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
         settings = self.settings or LockSettings()
@@ -50,7 +53,6 @@ class LockPlace:
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
-        """Make a client (`Lock` or `AsyncLock`) with Hudi's audit; sends no request."""
         audit = AuditLog(self.store, self.path)
         return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
 
@@ -224,7 +226,10 @@ def _place(
     settings: LockSettings | None,
     storage_options: dict[str, Any] | None,
 ) -> LockPlace:
-    """Open the store and combine the URL's options with the arguments; may raise InvalidSettings."""
+    """Open the store, and combine the URL's options with the arguments.
+
+    Raises `InvalidSettings` if they contradict each other, or `on` is no path below the URL.
+    """
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given
     if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
@@ -235,7 +240,10 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy with an Azure credential for a managed identity; may raise InvalidSettings."""
+    """Return a copy in which a managed identity's id is replaced by its Azure credential.
+
+    Raises `InvalidSettings` if its package is not installed.
+    """
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)
     if identity is not None:

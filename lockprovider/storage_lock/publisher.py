@@ -1,15 +1,7 @@
 """Fenced publishes of one client; see "Fenced publish" in `lockprovider/SPECIFICATION.md`.
 
-The life of a publish, in the order of the calls:
-
-    Lease.publish         checks the bytes, and stages or encloses them (`stage`)
-    commit                takes the steps of `publish_next`, until published or the lease has ended:
-        prepare               checks that the path is free and the bytes exist
-        _advance              sends the commit, or reads the record after an unanswered write
-        apply_left            applies what an earlier write has decided
-        _apply_own            applies what the commit has decided, and checks that this was in time
-    settle                after the lease, if a commit was sent, reads the record and the path
-    discard               removes the staged copy
+`Lease.publish` stages or encloses the bytes. `commit` takes the steps of `publish_next` until published or the lease
+has ended: `prepare`, `_advance`, `apply_left`, `_apply_own`. Then `settle` reads what became of a commit.
 
 Not promised: that data is applied which takes longer to write than a lease lives.
 """
@@ -57,11 +49,13 @@ class Publisher:
         self.set_aside: dict[str, str] = {}
 
     def begin_lease(self) -> None:
-        """Forget the earlier lease's commits."""
         self._commits = {}
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Return the publish of `data`, enclosed, or else written to a new object."""
+        """Return the handle of a publish: small `data` is enclosed, larger is written to a new object in `staged/`.
+
+        Writes nothing at `path`.
+        """
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
         if len(data) <= LARGEST_ENCLOSED and len(zlib.compress(data)) <= _ENCLOSED:
@@ -71,7 +65,10 @@ class Publisher:
         return replace(enclosed, staged=staged, data=None)
 
     def unstage(self, pending: Pending) -> None:
-        """Read the record, and delete the staged copy; raises `LockError` if a publish needs it."""
+        """Read the record, and delete the staged copy, if any.
+
+        Raises `LockError` if a pending or unanswered publish needs it.
+        """
         if pending.staged:
             with self._driver.step_guard:
                 seen = self._driver.read()
@@ -86,7 +83,6 @@ class Publisher:
         self.discard(pending)
 
     def discard(self, pending: Pending) -> None:
-        """Remove the publish's staged copy, if any."""
         if pending.staged:
             self._store.delete(pending.staged)
 
@@ -95,7 +91,8 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        `over` returns how the lease has ended. `new`: nothing is at the path.
+        `over` returns how the lease has ended, None if it has not. `new`: nothing is at the path, so with `data`
+        neither is read before.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -124,7 +121,10 @@ class Publisher:
     def _advance(
         self, pending: Pending, ended: machine.Ended | None, *, data_is_ready: bool
     ) -> tuple[machine.PublishStep, Answer]:
-        """Choose the publish's next step, and send a look, or a commit whose data is ready."""
+        """Choose the publish's next step, and send a read to settle a write, or a commit with ready data.
+
+        Returns the step, and the machine's answer if it sent one.
+        """
         driver = self._driver
         with driver.step_guard:
             state = driver.state
@@ -138,7 +138,10 @@ class Publisher:
             return step, None
 
     def _apply_own(self, decision: machine.Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided, and check that this was in time."""
+        """Apply what this client has just decided.
+
+        Raises `PublishUnknown` if that may have been too late, and `AlreadyExists` if it was set aside.
+        """
         pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
         self._apply(decision, data)
@@ -149,7 +152,10 @@ class Publisher:
             self._drop_set_aside(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Read the record; raise `PublishUnknown` if a JVM writer may have had the lock before."""
+        """Read the record; raise `PublishUnknown` if a JVM writer may have had the lock before.
+
+        Not if the record names the publish; also if the read fails.
+        """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
             with self._driver.step_guard:
@@ -165,7 +171,10 @@ class Publisher:
             )
 
     def _drop_set_aside(self, pending: Pending) -> None:
-        """Renew the record without a publish that was set aside, and raise `AlreadyExists`, or else `Unappliable`."""
+        """Renew the record without a publish that was set aside.
+
+        Always raises: `AlreadyExists` if that is stored, else `Unappliable`.
+        """
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
         with self._driver.step_guard:
@@ -175,13 +184,13 @@ class Publisher:
         raise Unappliable(message, occupied=True)
 
     def tried(self, pending: Pending) -> bool:
-        """Return whether this lease's commit was sent and is not applied yet."""
         return pending in self._commits
 
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
-        """Read the record and the path to settle a commit under the ended lease of `epoch`.
+        """Read the record, then the path, to settle a commit under the ended lease of `epoch`.
 
-        Read `tried` before any thread learns of the end: the next lease resets it.
+        See `settle_commit`; without `tried` it was not committed. Read `tried` before any thread learns of the end: the
+        next lease resets it.
         """
         driver, seen = self._driver, None
         while True:
@@ -199,18 +208,15 @@ class Publisher:
                     return "not_committed"
 
     def finish_in_flight(self) -> None:
-        """Read the record to settle an unanswered write, if any."""
         if isinstance(self._driver.state, machine.Checking):
             self._driver.feed(machine.Look())
 
     def apply_left(self, left_s: Left) -> None:
-        """Apply decided publishes that an earlier try could not."""
         state = self._driver.state
         if isinstance(state, machine.Rolling) and state.held.record.pending is not None:
             self._apply(machine.Apply(state.held.record.pending, state.held.record.pending_before), left_s=left_s)
 
     def _apply(self, decision: machine.Apply, data: bytes | None = None, left_s: Left | None = None) -> None:
-        """Apply a decision's publishes in order, and note them as applied."""
         left_s = left_s or self.left_s
         are_applied = [self._is_applied(earlier, None, left_s) for earlier in decision.earlier]
         self._sent.add(decision.pending)
@@ -219,7 +225,10 @@ class Publisher:
         self._note_applied(decision.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
-        """Apply one publish; False if it was set aside instead."""
+        """Apply one publish; True if it is at its path.
+
+        If other bytes are, write its details to `set_aside/`, log a warning, and return False. Other errors pass.
+        """
         try:
             apply(self._store, pending, data, left_s)
         except Unappliable as error:
@@ -235,7 +244,6 @@ class Publisher:
         return True
 
     def roll_forward(self, decision: machine.Apply) -> None:
-        """Apply an earlier lease's decided publishes, unless a listing shows them."""
         all_pending = (*decision.earlier, decision.pending)
         many = bool(decision.earlier) and all(pending.unshared for pending in all_pending)
         if many and all_exist(self._store, [pending.path for pending in all_pending]):
@@ -244,7 +252,6 @@ class Publisher:
             self._apply(decision)
 
     def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
-        """Notify the machine, even if a renewal is unanswered."""
         driver = self._driver
         with driver.step_guard:
             held = driver.held()
@@ -253,7 +260,6 @@ class Publisher:
                 driver.feed(machine.AppliedPending(set_aside))
 
     def left_s(self) -> float:
-        """Return the seconds until the lease ends."""
         held = self._driver.held()
         return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()
 
@@ -262,13 +268,14 @@ class Publisher:
 
 
 def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | None:
-    """Read the digest of the object at `path`; None if absent."""
     content = store.read_or_none(path, timeout=timeout_s)
     return None if content is None else digest(content.data)
 
 
 def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> bytes:
-    """Check before the commit point that the publish can be applied; returns its bytes.
+    """Check before the commit point that the publish can be applied; returns its bytes, `data` or those read.
+
+    `left_s` bounds each read.
 
     Raises:
         AlreadyExists: another object is at the path.
@@ -290,7 +297,6 @@ def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) ->
 
 
 def must_match(pending: Pending, data: bytes) -> bytes:
-    """Return the bytes if they have the publish's digest, else raise `LockError`."""
     checked = check_bytes(pending.path, data)
     if digest(checked) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "given"
@@ -337,7 +343,10 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
 
 
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
-    """Read staged bytes or return enclosed ones, None: gone; Unappliable for a wrong digest."""
+    """Return the enclosed bytes, or read the staged copy; None if that is gone.
+
+    Raises `Unappliable` if they have another digest.
+    """
     data = pending.data
     if data is None:
         content = store.read_or_none(pending.staged, timeout=_timeout_s(pending.path, left_s))
@@ -363,7 +372,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether all paths have objects, by one listing of each folder."""
+    """Return whether all paths have objects, by one listing of each folder between their names; True for no paths."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)

@@ -45,12 +45,10 @@ _MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
-    """Return whether, with the grace, a lease promised until then is over."""
     return now_ms > valid_until_ms + GRACE_MS
 
 
 def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
-    """Return whether `owner` may take the lock: free, lapsed, or its own late write."""
     return record.is_free or record.lapsed_at(now_ms) or record.owner == owner
 
 
@@ -123,6 +121,8 @@ class LockRecord:
     def encode(self) -> bytes:
         """Encode the record as UTF-8 JSON, Hudi's fields first.
 
+        Empty optional fields, and bytes that its log has, are left out.
+
         >>> b'"expired"' in record.encode()
         True
         """
@@ -148,7 +148,9 @@ class LockRecord:
 
     @classmethod
     def decode(cls, data: bytes, path: str = "") -> LockRecord:
-        """Decode a record of this library or of JVM Hudi; may raise `MalformedRecord`.
+        """Decode a record of this library or of JVM Hudi, ignoring unknown fields.
+
+        Raises `MalformedRecord` for other bytes; its message names `path`.
 
         >>> lockprovider.LockRecord.decode(record.encode()) == record
         True
@@ -175,6 +177,10 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
+    """Decode the record's log, None if absent; its entries stay packed.
+
+    Raises `Undecodable` beyond 128 entries or 1 MiB. Later errors name `path`.
+    """
     if value is None:
         return None
     packed = unbase64(value["packed"], "packed")
@@ -187,7 +193,7 @@ def _log(value: Any, path: str) -> Log | None:
 
 
 def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
-    """Return the JSON fields of a publish; its bytes only if `enclosed`."""
+    """Return the JSON fields of a publish; its bytes, and the publish before it, only if `enclosed`."""
     fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
     if pending.data is not None and enclosed:
         fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
@@ -199,7 +205,10 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode earlier pending publishes from a list, or from the log's last entries by count."""
+    """Decode earlier pending publishes from a list, or, from their number, as the log's entries before its last.
+
+    Raises `Undecodable` for more than 64, or if the log lacks them.
+    """
     if value is None:
         return ()
     if as_whole(len(value) if isinstance(value, list) else value, "pendingBefore") > _MOST_PENDING_BEFORE:
@@ -213,7 +222,10 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish; omitted bytes come from the log's last entry."""
+    """Decode a pending publish, or None; bytes that were left out come from the log's last entry.
+
+    `is_first`: it precedes another, so none may precede it.
+    """
     if value is None:
         return None
     if is_first and value.get("first") is not None:
@@ -300,7 +312,6 @@ class Pending:
 
 
 def digest(data: bytes) -> str:
-    """Return the digest that identifies a published object's bytes."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -377,7 +388,7 @@ class Log:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries; raises `MalformedRecord` for other bytes."""
+        """All entries, oldest first; raises `MalformedRecord` for other bytes or another number of them."""
         where = f" {self.where!r}" if self.where else ""
         with undecodable_as(MalformedRecord, f"the log in the lock record{where} is damaged", REMOVE):
             entries = unpack(self.packed)
@@ -415,7 +426,6 @@ class Log:
 
 
 def fits_log(pending: Pending) -> bool:
-    """Return whether a log keeps the bytes of this publish."""
     if any(part.data is None or len(part.data) > LARGEST_ENTRY for part in pending.parts):
         return False
     entry = Entry.of(pending)
@@ -424,7 +434,7 @@ def fits_log(pending: Pending) -> bool:
 
 
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
-    """Encode the entries: a line that names them, then their bytes, deflated.
+    """Encode the entries: a line that names them, then their bytes, deflated; without entries, no bytes.
 
     After `before`, an earlier result, only new entries are deflated anew.
     """
@@ -476,7 +486,6 @@ class _Deflated:
         return self.done + end
 
     def sum_after(self, before: int) -> int:
-        """See zlib's `adler32_combine`."""
         (high, low), (before_high, before_low) = divmod(self.sum, 1 << 16), divmod(before, 1 << 16)
         low_of_all = (before_low + low - 1) % _ADLER
         high_of_all = (before_high + high + self.size * (before_low - 1)) % _ADLER
@@ -495,7 +504,10 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with new entries, dropping the oldest beyond 128 or 16 KiB."""
+    """Return the log with new entries, dropping the oldest beyond 128 or 16 KiB.
+
+    An entry too large to keep has no bytes; older than 16, it loses its `first`.
+    """
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
     )
@@ -511,13 +523,15 @@ def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
 
 
 def unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Decode the entries; may raise `Undecodable`."""
     return packed.entries if isinstance(packed, _Packed) else _unpack(packed)
 
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Inflate and decode the entries, caching 32 results; raise Undecodable for a wrong size."""
+    """Inflate and decode the entries, caching 32 results.
+
+    Raises `Undecodable` for malformed bytes, or entries that do not fill them.
+    """
     if not packed:
         return ()
     with undecodable_as(Undecodable, "its entries cannot be unpacked"):
@@ -532,6 +546,10 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 
 
 def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
+    """Decode one entry from its `fields`, and its bytes in `rest` from offset `at`; returns the offset after it too.
+
+    Size -1: its bytes were not kept.
+    """
     path, digest, size, *before = fields
     if len(before) > (not is_first):
         raise Undecodable("an entry has more fields than a writer stores")

@@ -20,9 +20,7 @@ class Applying:
     It uses background threads; for a local store, the caller's. Not promised: that all is applied; the rest stays
     pending.
 
-    Attributes:
-        last_applied: the last publish known to be applied, with all before it.
-        failed: why the last run ended early.
+    `last_applied`: the last publish known to be applied, with all before it. `failed`: why the last run ended early.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:
@@ -42,11 +40,13 @@ class Applying:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is being applied."""
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply `all_pending`, instead of earlier work, until `until_s`; objects of `new` cannot exist yet."""
+        """Start to apply `all_pending`, instead of earlier work, until `until_s`; objects of `new` cannot exist yet.
+
+        Skips what is known as applied. A local store's are applied before it returns.
+        """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
             self._done &= {*all_pending}
@@ -58,7 +58,7 @@ class Applying:
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether others have applied these publishes, and note that."""
+        """Read whether others have applied this publish and those `before` it, and remember if so."""
         applied = (
             publisher.all_exist(self._store, [pending.path for pending in (*before, pending)])
             if before
@@ -70,7 +70,7 @@ class Applying:
         return applied
 
     def _run(self) -> None:
-        """Apply publishes until none is left; an error is kept in `failed`."""
+        """Apply publishes until none is left, notifying after each; an error ends this thread, kept in `failed`."""
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)
@@ -82,7 +82,10 @@ class Applying:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
-        """Apply one publish, and advance `last_applied`."""
+        """Apply one publish, and advance `last_applied` over all done in order.
+
+        Raises `Unavailable` if it ended after `until_s`.
+        """
         publisher.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:  # the process was stopped while sending
             # A JVM writer may have had the lock: read the record.
@@ -135,22 +138,22 @@ class RecordWriter:
 
     @property
     def known(self) -> KnownRecord | None:
-        """Record as this client last read or wrote it."""
         return self._file.known
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a write may still land, or has unseen."""
         return bool(self._doubts)
 
     def learn(self, known: KnownRecord) -> None:
-        """Adopt a newer record that another client read, unless a write is in doubt."""
         current = self._file.known
         if not self._doubts and (current is None or known.record.epoch > current.record.epoch):
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record (None: absent); start to apply what a write in doubt has decided."""
+        """Read the record (None: absent), and forget writes in doubt that it settles.
+
+        Starts to apply what one of them has decided.
+        """
         known = self._file.read(REQUEST_S)
         self.stale = False
         record, version = (None, None) if known is None else (known.record, known.version)
@@ -161,7 +164,10 @@ class RecordWriter:
         return known
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record with `batch`, start applying, and audit; False if refused or unknown."""
+        """Write the record that decides `batch` over `known`, start to apply it, and audit it.
+
+        False if refused or unknown: then it stays in doubt. `leading_s`: announced time as leader, 0 for none.
+        """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
         last_applied, epoch = self.applying.last_applied, self._file.highest_epoch
@@ -202,5 +208,4 @@ class RecordWriter:
             known = self.look()
 
     def all_pending(self, record: LockRecord) -> tuple[Pending, ...]:
-        """Return what may not be applied yet, as far as this client knows."""
         return pending_after(record, self.applying.last_applied)

@@ -56,7 +56,6 @@ class Change:
 
 
 def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
-    """Return the record's state at `now_ms`."""
     if record is None:
         return "absent"
     if record.is_free:
@@ -65,7 +64,10 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the record and, by a second request, the store's time. May raise `MalformedRecord`."""
+    """Read the record and, by a second request, the store's time; without one, the status is by this machine's clock.
+
+    May raise `MalformedRecord`.
+    """
     try:
         content = store.read(path, timeout=timeout_s)
         store_ms = store.head(path, timeout=timeout_s).answered_ms
@@ -78,7 +80,10 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
 
 
 def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
-    """Return the changes between two reads."""
+    """Return the changes between two reads of the record (None: absent): none, one, or two.
+
+    The second is "decided", for a new pending publish.
+    """
     if after is None:
         return [] if before is None else [Change("removed", None)]
     if before is not None and before == after:
@@ -91,6 +96,10 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
+    """Classify a changed record by its owner, epoch and validity.
+
+    If only the waiters differ it is "waiting", if nothing known does "rewritten".
+    """
     if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
@@ -112,14 +121,13 @@ JVM_STARVES = (
 
 
 def who(record: LockRecord) -> str:
-    """Format the holder."""
     if record.holder is None:
         return f"{record.owner} (a JVM writer, or another that records no host)"
     return f"{record.owner} ({record.holder})"
 
 
 def status_fields(status: LockStatus) -> dict[str, Any]:
-    """Return the status as JSON fields."""
+    """Return the status as JSON fields; `own_clock_ahead_ms` is None without the store's clock."""
     ahead_ms = status.own_ms - status.now_ms if status.by_store else None
     return {
         "state": status.state,
@@ -132,7 +140,10 @@ def status_fields(status: LockStatus) -> dict[str, Any]:
 
 
 def record_fields(record: LockRecord | None) -> dict[str, Any]:
-    """Return the record as JSON fields."""
+    """Return the record as JSON fields, of None, 0 or [] without one.
+
+    `pending` is the last pending publish, `pending_before` the earlier ones.
+    """
     holder = record and record.holder
     pending = [_pending_fields(each) for each in record.all_pending] if record else []
     return {
@@ -155,7 +166,7 @@ def _pending_fields(pending: Pending) -> dict[str, str]:
 
 
 def lines(status: LockStatus) -> list[str]:
-    """Format the status, one line a fact."""
+    """Format the status for people, one line a fact; facts that do not apply are left out."""
     record, now_ms = status.record, status.now_ms
     if record is None:
         return ["state    absent: no client has ever acquired this lock"]
@@ -181,6 +192,7 @@ def lines(status: LockStatus) -> list[str]:
 
 
 def _state_words(status: LockStatus, record: LockRecord) -> str:
+    """Describe the state for people: held, released, or lapsed with the time since its validity."""
     match status.state:
         case "held":
             return "held"
@@ -192,6 +204,7 @@ def _state_words(status: LockStatus, record: LockRecord) -> str:
 
 
 def _clock_words(status: LockStatus) -> str:
+    """Describe which clock judged the status, and how far this machine's differs, if by two seconds or more."""
     if not status.by_store:
         return "this machine's; the store does not report its time"
     ahead_ms = status.own_ms - status.now_ms
@@ -202,7 +215,7 @@ def _clock_words(status: LockStatus) -> str:
 
 
 def describe(change: Change) -> str:
-    """Format a change in one line."""
+    """Format a change for people, one line: its kind, and the holder, validity or path it is about."""
     record = change.record
     if record is None:
         return (
@@ -276,7 +289,10 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 
 
 def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
-    """Take the lock from its holder, apply or set aside what is pending, and release it."""
+    """Take the lock from its holder, apply or set aside what is pending, and release it.
+
+    The outcome is Lost if the record had changed. Store errors pass, after the release.
+    """
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     driver, publisher = client.driver, client.publisher
     publisher.breaks = True

@@ -31,17 +31,13 @@ LOSSLESS, CHECKED, DIGITS, ROUNDED, REFUSED = "L", "V", "D", "R", "-"
 
 @dataclass(frozen=True)
 class Rules:
-    """Conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`.
-
-    Pickled as `name`, its name in this module.
-    """
+    """Conversion rules: `cells` maps a family to a rule for each of `COLUMN_TYPES`. Pickled as `name`."""
 
     name: str
     cells: Mapping[str, str]
 
     @classmethod
     def of(cls, name: str, text: str) -> Rules:
-        """Parse lines of families, a `|`, and one rule for each of `COLUMN_TYPES`."""
         lines = [line.split("|") for line in text.strip().splitlines()]
         rules = {family: "".join(cells.split()) for families, cells in lines for family in families.split(",")}
         return cls(name, {family.strip(): cells for family, cells in rules.items()})
@@ -53,8 +49,6 @@ class Rules:
         at, cells = family(column), self.cells.get(family(value_type))
         return REFUSED if cells is None or at not in COLUMN_TYPES else cells[COLUMN_TYPES.index(at)]
 
-
-# -- families ------------------------------------------------------------------------------------------------------
 
 _FAMILIES: Mapping[pa.DataType, str] = {
     pa.null(): "null", pa.bool_(): "bool",
@@ -70,7 +64,7 @@ OTHER = "time, duration, interval, union, other"
 
 
 def family(kind: pa.DataType) -> str:
-    """Return a plain type's row in the rules; `OTHER` if no column holds the type."""
+    """Return the name of a type's row in the rules, such as `int32`; `OTHER` if no plain column holds it."""
     if kind in _FAMILIES:
         return _FAMILIES[kind]
     if isinstance(kind, pa.BaseExtensionType):
@@ -94,7 +88,7 @@ MOST_DIGITS = 38  # of a column's decimals
 
 
 def new_column(kind: pa.DataType) -> pa.DataType | None:
-    """Return a new column's type for a plain type; None if no column holds it."""
+    """Return a plain type's column type; None if no column holds it."""
     if types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     return _NEW_COLUMN.get(family(kind))
@@ -108,7 +102,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
-    """Return what to do about a type that does not fit `column`, or any column."""
+    """Return what to do about a type that does not fit."""
     if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
         return _NAIVE if kind.tz is None else "remove its time zone"
     if types.is_map(kind) and column is None:
@@ -126,8 +120,6 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
     (types.is_time, "cast it to int64 (and put the unit into the column's name)"),
 )
 
-
-# -- the rules -----------------------------------------------------------------------------------------------------
 
 # Decisions:
 # - float64 into float32 must be exact, so 0.1 is refused: a filter `f = 0.1` would no longer find the row.
@@ -183,16 +175,11 @@ READ = Rules.of(
 )
 
 
-# -- new columns ---------------------------------------------------------------------------------------------------
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a new table's schema: nullable fields of supported types, without Hudi's meta columns.
-
-    May raise UnsupportedSchema.
-    """
+    """Return a new table's schema, nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 
@@ -213,7 +200,7 @@ def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
 
 
 def _check_names(names: Sequence[str], path: str) -> None:
-    """Raise `UnsupportedSchema` for an invalid, reserved or (in any letter case) repeated column name."""
+    """Raise `UnsupportedSchema` for an invalid, reserved or (in any letter case) repeated name in a struct."""
     spellings: dict[str, str] = {}
     owner = f" in {path!r}" if path else ""
     for name in names:
@@ -232,7 +219,10 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """Return the type that a table stores for `kind`; raise `UnsupportedSchema` for unsupported types."""
+    """Return the type that a table stores for `kind` (for int8, int32), decoded, nested fields nullable.
+
+    Raises `UnsupportedSchema` for other types, empty structs, map keys other than text.
+    """
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return stored_type(kind.value_type, path)
     if (plain := new_column(kind)) is not None:
@@ -250,14 +240,11 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
-# -- added fields --------------------------------------------------------------------------------------------------
-
-
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
-    """Return the table's schema with the columns of `added`.
+    """Return the table's schema with the columns of `added`, nullable and last.
 
-    An added column may also be one of the forms that `Table.add_columns` names. New fields are nullable, and come last.
-    May raise UnsupportedSchema, or InvalidInput for an unknown path.
+    One may also be of the forms that `Table.add_columns` names. May raise UnsupportedSchema, or InvalidInput for an
+    unknown path.
     """
     evolved = list(table)
     for column in without_meta_columns(added):
@@ -267,7 +254,6 @@ def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
 
 
 def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
-    """Return a field like its owner in `fields`, but with only the new field at the path `column.name`."""
     name, _, rest = column.name.partition(".")
     owner = next((field for field in fields if field.name == name), None)
     if owner is None:
@@ -276,7 +262,10 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return a type like `owner`, at `path`, but with only a field of type `kind` at the path `rest` in it."""
+    """Return a type like `owner`, at `path`, but with only a field of type `kind` at the path `rest` in it.
+
+    Raises InvalidInput if that is in no struct.
+    """
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
         inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
@@ -291,7 +280,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return `old` with the fields of `new` added, nested fields too."""
+    """Return `old` with the fields of `new` added last, nested ones too; raise `UnsupportedSchema` for conflicts."""
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
         number = by_name.get(field.name)
@@ -305,7 +294,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
-    """Return `old` with the nested fields of `new` added; raise `UnsupportedSchema` for conflicting types."""
+    """Return `old` with the nested fields of `new` added; raise `UnsupportedSchema` if plain types lose values."""
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):
@@ -321,12 +310,13 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
 
 
 def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
-    """Return the fields that rows have and the table lacks, named by their paths."""
+    """Return the fields that rows have and the table lacks, by path."""
     columns = [field for field in source if field.name not in META_COLUMNS]
     return pa.schema(list(_new(pa.struct(list(table)), pa.struct(columns), "")))
 
 
 def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
+    """Yield the fields, at any depth, that `source` has and `table` lacks, named by their paths."""
     (kind, known), (source_kind, fields) = _parts(table), _parts(source)
     for name, inner in fields.items() if kind == source_kind else ():
         inner_path = f"{path}.{name}" if path else name
@@ -344,11 +334,8 @@ def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
     return ("list", {"element": kind.value_type}) if is_list(kind) else ("", {})
 
 
-# -- leaf fields ---------------------------------------------------------------------------------------------------
-
-
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return each leaf field's path and type, without map keys."""
+    """Return leaf fields' paths and types, without map keys."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 

@@ -1,7 +1,6 @@
 """Kernels: functions that convert an array to a column's type. Only those of the rule `ROUNDED` change values.
 
-A kernel is pyarrow's cast, except where that rounds, truncates, parses, or is one bit off. It may raise `WouldChange`
-or `TooLong`.
+A kernel is pyarrow's cast, except where that rounds, truncates, parses, or is one bit off.
 """
 
 from __future__ import annotations
@@ -20,20 +19,23 @@ from lockprovider.table.convert.columns import MOST_DIGITS, ROUNDED, family
 
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
-ARRAY_BYTES = (1 << 31) - 1  # the most, of text or list elements, in one array with 32-bit offsets
+ARRAY_BYTES = (1 << 31) - 1  # in one array with 32-bit offsets
 _WHOLE_WIDTH = 128
 
 
 class WouldChange(Exception):
-    """The conversion would change a value."""
+    """A value would change."""
 
 
 class TooLong(Exception):
-    """The result is too long for one array; half the rows may fit."""
+    """Too long for one array; half the rows may fit."""
 
 
 def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Return the kernel that converts an array as `rule` allows; `rule` must not be `REFUSED`."""
+    """Return the kernel that converts arrays to `column`; it changes no value unless `rule` is `ROUNDED`.
+
+    `rule` must not be `REFUSED`.
+    """
     source, target = family(value_type), family(column)
     # pyarrow does not cast narrow decimals to whole numbers.
     if source == "decimal" and value_type.bit_width < _WHOLE_WIDTH:
@@ -58,7 +60,6 @@ def _kind(name: str) -> str:
 
 
 def validity(values: pa.Array) -> pa.Buffer | None:
-    """Return an array's null bitmap, starting at its first value; None without nulls."""
     if not values.null_count:
         return None
     return pa.py_buffer(np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
@@ -76,7 +77,6 @@ def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast values; raise WouldChange unless the cast back returns equal values (NaN equals NaN)."""
     converted = values.cast(column, safe=False)
     same = pc.equal(converted.cast(values.type, safe=False), values)
     if types.is_floating(values.type):
@@ -99,14 +99,16 @@ def _stored(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Cast integers through a decimal with room for all, as pyarrow requires."""
     digits = 20 + column.scale
     wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
     return _cast(values.cast(wide), column)
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert floats to the decimals of their shortest text, large whole numbers exactly; pyarrow's cast rounds."""
+    """Convert floats to the decimals of their shortest text, large whole numbers exactly; pyarrow's cast rounds.
+
+    Raises WouldChange for NaN, infinity, and too many digits.
+    """
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if (np.abs(floats.astype(np.float64)) > 10.0 ** (column.precision - column.scale)).any():
         raise WouldChange  # pyarrow would parse a number with many more digits as 0.
@@ -135,7 +137,7 @@ def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _java_number(word: str) -> str:
-    """Rewrite a float's text as Java does: plain from 0.001 to 10,000,000, otherwise with an exponent."""
+    """Rewrite a float's text as Java does: plain from 0.001 to 10,000,000, else with an exponent, or `Infinity`."""
     number = Decimal(word)
     if not number.is_finite():
         return "NaN" if number.is_nan() else f"{'-' if number < 0 else ''}Infinity"
@@ -154,7 +156,10 @@ _JAVA_PLAIN = (-2, 7)  # positions of the point in 0.001 and in 9,999,999
 
 
 def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert text or bytes of any kind to 32-bit offsets, numbers to text."""
+    """Convert text or bytes of any kind to 32-bit offsets, numbers to text.
+
+    Raises TooLong beyond 2 GiB, WouldChange for bytes that are no text.
+    """
     if types.is_string_view(values.type) or types.is_binary_view(values.type):
         lengths = np.frombuffer(values.buffers()[1] or b"", dtype="<i4").reshape(-1, 4)[values.offset :, 0]
         if lengths[: len(values)][values.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64) > ARRAY_BYTES:
@@ -168,7 +173,7 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Rebase large text or bytes to 32-bit offsets; pyarrow's cast fails beyond 2 GiB of the buffer."""
+    """Rebase large text or bytes to 32-bit offsets, or raise TooLong; pyarrow's cast fails beyond 2 GiB of buffer."""
     if len(values) == 0:
         return pa.array([], column)
     _, offsets, data = values.buffers()
@@ -220,7 +225,6 @@ def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
 
 
 def ends_of(lengths: Any) -> pa.Array:
-    """Return list offsets for these lengths; raise TooLong beyond 32 bits."""
     ends = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=ends[1:])
     if ends[-1] > ARRAY_BYTES:
@@ -229,7 +233,7 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """Return the elements of all lists, without those hidden under null lists."""
+    """Return the elements of all lists, in order, without those hidden under null lists; `lengths`: of the lists."""
     elements = lists.values
     filled = lengths > 0
     if not filled.any():
@@ -248,7 +252,7 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
-    """Return the values at these places; raise TooLong if 32-bit offsets may not suffice.
+    """Return the values at these positions, null at null ones; raise TooLong if 32-bit offsets may not suffice.
 
     pyarrow 18 then returns damaged arrays.
     """
@@ -272,7 +276,7 @@ def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def without_hidden(part: pa.Array, structs: pa.Array) -> pa.Array:
-    """Expand a struct's run-end encoded field, with nulls under null structs; return other fields unchanged."""
+    """Expand a run-end encoded field, with nulls under null structs; return others unchanged."""
     if not types.is_run_end_encoded(part.type):
         return part
     runs, places = runs_of(part)

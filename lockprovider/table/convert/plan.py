@@ -35,7 +35,7 @@ def compile_plan(
 
     A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
     With rules `READ` it becomes null, and columns that `table` lacks are left out. Raises DoesNotFit (with `READ`
-    Corrupt), which names every misfit.
+    Corrupt) with every misfit.
     """
     plan = Plan(source, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
@@ -45,12 +45,11 @@ def compile_plan(
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
     """Convert a file's rows to the table's current columns: new columns are null, widened ones read as in the JVM.
 
-    Raises Corrupt if no promotion of Hudi explains a type.
+    Raises Corrupt for other types.
     """
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
 
-# -- steps ---------------------------------------------------------------------------------------------------------
 # A step raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets.
 
 
@@ -109,7 +108,11 @@ class _Compiler:
         path: str,
         needed: Collection[str] = (),
     ) -> list[tuple[int | None, Convert]]:
-        """Match fields by name; return each target field's source index (None if missing) and step."""
+        """Match fields by name; return each target field's source index (None if missing) and step.
+
+        Appends misfits of repeated and missing fields and, except with `READ`, unknown ones. `path`: their struct's, or
+        empty.
+        """
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
         if len(places) < len(source):
@@ -129,7 +132,7 @@ class _Compiler:
         return steps
 
     def _strangers(self, source: Sequence[pa.Field], names: list[str], path: str) -> None:
-        """Append a misfit for each source field that `names` lacks."""
+        """Append a misfit for each source field that `names` lacks; the top level ignores Hudi's meta columns."""
         expected = {*names} if path else {*names, *META_COLUMNS}
         strangers = [column for column in source if column.name not in expected]
         near = {name.lower(): name for name in names} if strangers else {}
@@ -138,8 +141,6 @@ class _Compiler:
                 Misfit.unknown(path, column.name, str(column.type), names, near.get(column.name.lower()))
             )
 
-    # -- of one type ------------------------------------------------------------------------------------------------
-
     def step(self, source: pa.DataType, field: pa.Field, path: str) -> Convert:
         conversion = self._of_type(source, field.type, path)
         if field.nullable or self.rules is READ:
@@ -147,7 +148,7 @@ class _Compiler:
         return _required(conversion, Misfit.null(path, str(field.type)))
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step between two types; useless if they do not fit."""
+        """Return the step that decodes and converts arrays; if the types do not fit, append a misfit."""
         if (types.is_dictionary(source) and not types.is_dictionary(target)) or types.is_run_end_encoded(source):
             return _encoded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
@@ -157,6 +158,7 @@ class _Compiler:
         return self._nested(source, target, path) or self._value(source, target, path)
 
     def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert | None:
+        """Return the step between two structs, two maps or two lists; None for other types."""
         if types.is_struct(source) and types.is_struct(target):
             inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
             return _struct_of(self.fields(inner, outer, path), outer)
@@ -181,7 +183,6 @@ class _Compiler:
 
 
 def _has_checks(kind: pa.DataType) -> bool:
-    """Return whether values of this very type can be refused (map keys, required fields)."""
     if types.is_map(kind):
         return True
     inner = [kind.field(index) for index in range(kind.num_fields)]
@@ -264,6 +265,8 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
 
 
 def _list_of(step: Convert, target: pa.DataType) -> Convert:
+    """Return a step that converts lists of any kind to `target`, their elements by `step`; null lists stay null."""
+
     def run(values: pa.Array) -> pa.Array:
         lengths = kernels.lengths_of(values)
         mask = values.is_null() if values.null_count else None
@@ -294,9 +297,6 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
     return run
 
 
-# -- the plan ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Plan:
     """Conversion of rows of one schema to another, made by `compile_plan` from the same arguments. Picklable."""
@@ -312,7 +312,10 @@ class Plan:
 
     @cached_property
     def steps(self) -> list[tuple[int | None, Convert]]:
-        """Each table column's index in the rows (None if missing) and step."""
+        """Each table column's index in the rows (None if missing) and step.
+
+        Warns of meta columns in `source`; raises the plan's error with all misfits.
+        """
         if self.rules is not READ:
             without_meta_columns(self.source)
         compiler = _Compiler(self.missing, self.rules)
@@ -329,7 +332,7 @@ class Plan:
         """Convert rows; those of another schema than `source` get a plan of their own.
 
         Raises DoesNotFit (with `READ` Corrupt) with the first value that does not fit, and its row; InvalidRecords for
-        one too long for an array.
+        a too long one.
         """
         if rows.schema is not self.source and not rows.schema.equals(self.source, check_metadata=True):
             return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
@@ -342,7 +345,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert a column, chunk by chunk."""
+        """Convert a column by `step`, chunk by chunk; raise the plan's error for the first value that does not fit."""
         if step is _same:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -358,7 +361,6 @@ class Plan:
         return pa.chunked_array(converted, kind)
 
     def _unfit(self, step: Convert, chunk: pa.Array, start: int) -> Exception:
-        """Rerun `step` on the first row that it refuses; return the error."""
         row = _first(step, chunk)
         try:
             step(chunk.slice(row, 1))
@@ -368,7 +370,10 @@ class Plan:
 
 
 def _applied(step: Convert, chunk: pa.Array) -> list[pa.Array] | None:
-    """Convert an array, to several where 32-bit offsets do not suffice; None on a misfit."""
+    """Convert an array, to several where 32-bit offsets do not suffice; None on a misfit.
+
+    Raises InvalidRecords if one value is too long.
+    """
     half = len(chunk) // 2
     try:
         return [step(chunk)]

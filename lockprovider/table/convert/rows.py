@@ -27,7 +27,6 @@ _NO_COLUMN = {  # polars dtypes that Arrow lacks or changes
 
 
 def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table:
-    """Read all rows into memory; see `as_stream`."""
     stream = as_stream(rows, columns)
     return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
 
@@ -35,7 +34,8 @@ def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.T
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
     """Return a RecordBatchReader unchanged, and other rows as a table in memory.
 
-    `columns` returns the table's columns, and is called only for pandas objects that may be maps or structs.
+    `columns` returns the table's columns, and is called only for pandas objects that may be maps or structs. Raises
+    InvalidRecords for no rows or bad names, UnsupportedSchema for types that Arrow lacks.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():
@@ -68,10 +68,8 @@ def _check_names(names: list[Any]) -> None:
         raise InvalidRecords(f"columns {bad} need names that are strings, each used once: rename them")
 
 
-# -- polars, DuckDB, and other libraries with Arrow streams ------------------------------------------------------------
-
-
 def _of_arrow(frame: Any) -> pa.Table:
+    """Read a polars frame or an Arrow stream into memory; raise UnsupportedSchema for types that Arrow lacks."""
     for name, dtype in frame.schema.items() if is_of("polars", frame) else ():
         for inner in _dtypes(dtype):
             if (why := _NO_COLUMN.get(str(inner))) is not None:
@@ -89,11 +87,8 @@ def _dtypes(dtype: Any) -> Iterator[Any]:
             yield from _dtypes(inner)
 
 
-# -- pandas ------------------------------------------------------------------------------------------------------------
-
-
 def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
-    """Convert a pandas DataFrame, NaN to null; call `columns` at most once."""
+    """Convert a pandas DataFrame without its index, NaN to null; call `columns` at most once."""
     names = list(frame.columns)
     _check_names(names)
     table_columns: pa.Schema | None = None
@@ -119,6 +114,10 @@ _NULLS = ("NAType", "NaTType")
 
 
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
+    """Convert a pandas Series, NaN to null, dicts to maps where `column_type` has maps.
+
+    Raises UnsupportedSchema, which names the column, for values of mixed types.
+    """
     try:
         if column_type is not None and _has_map(column_type):
             return _of_objects(list(series), column_type)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _SHOWN = 50
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
-PointInTime = TableVersion | None  # None means the present.
+PointInTime = TableVersion | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -120,7 +120,6 @@ def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the cached snapshot, or list the files and cache those of now."""
     cached = table.current.known_snapshot() if as_of is None else None
     if cached is not None:
         return cached
@@ -130,7 +129,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def snapshot_by(table: TableContext, timeline: Timeline, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment, from one listing, which may be stale."""
+    """Return a moment's snapshot, from one listing."""
     if as_of is None:
         return table.snapshot_of(timeline)
     return snapshot_at(table, timeline, moment_of_version(timeline, as_of, table.current.last_archived))
@@ -146,7 +145,7 @@ def plan(
     read_optimized: bool = False,
     config: TableConfig | None = None,
 ) -> ScanPlan:
-    """Plan which files of a snapshot to read, as `plan_scan`; reads the properties unless `config` is given."""
+    """See `plan_scan`; reads the properties unless `config` is given."""
     schema = table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
@@ -162,7 +161,7 @@ def rows(
     *,
     read_optimized: bool = False,
 ) -> pa.Table:
-    """Read the rows into memory, with progress events; with `as_of`, a cleaned file raises at once."""
+    """Read the rows into memory, with progress events; repeat if files vanish, but with `as_of` raise `HistoryGone`."""
 
     def look() -> pa.Table:
         """Read rows; if files are gone, raise Stale, or HistoryGone with `as_of`."""
@@ -196,7 +195,7 @@ def commits(table: TableContext) -> CommitHistory:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """Changes of one partition: its touched file groups before and after. Picklable."""
+    """Touched file groups of one partition, before and after. Picklable."""
 
     before: ScanPlan
     after: ScanPlan
@@ -266,7 +265,11 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """List the timeline and files, and plan the changes in (after, until]."""
+    """List the timeline and files, and plan the changes of commits in (after, until], by their time in `order`.
+
+    Without `after` every row is an insert. Raises InvalidInput for an unknown order, `HistoryGone` if commits or files
+    are gone.
+    """
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
         raise InvalidInput(f"order={shown(order)} is unknown: use {', '.join(by_name)}")
@@ -301,7 +304,10 @@ def _changes(
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
 ) -> Changes:
-    """Plan a window's changes by partition; lists files. Unless `continues`, every row is an insert."""
+    """List files, and plan a window's changes by partition (`only`: these). Unless `continues`, every row is an insert.
+
+    Raises InvalidInput for a table column named like the operation.
+    """
     schema = table.schema(span.then if span.then.writes else timeline)
     if OPERATION in schema.names:
         raise InvalidInput(f"column {OPERATION!r} of the table has the name of the operation; read it by a scan")
@@ -311,7 +317,7 @@ def _changes(
     files = table.data_files()
     then = table.snapshot_of(span.then, files)
     before = table.snapshot_of(span.before, files) if continues else Snapshot(span.before, ())
-    table.current.refuse_misread(span.then, before)  # The old rows are read with the new schema.
+    table.current.refuse_misread(span.then, before)
     by_partition = touched(table.metadata_of(i) for i in span.commits) if continues else then.groups
     groups = {name: by_partition[name] for name in sorted(by_partition) if only is None or name in only}
 

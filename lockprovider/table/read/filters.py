@@ -35,21 +35,21 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Question `column is null`."""
+    """`column is null`."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Question with one answer for all rows."""
+    """One answer for all rows."""
 
     value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Question `column sign value`; `sign` is `<`, `<=`, `>` or `>=`, as `=` is a `OneOf`."""
+    """`column sign value`, with `<`, `<=`, `>` or `>=`."""
 
     column: str
     sign: str
@@ -58,7 +58,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Question `column like pattern`: `%` is any text, `_` one character, a backslash escapes these."""
+    """`column like pattern`: `%` is any text, `_` one character, a backslash escapes these."""
 
     column: str
     pattern: str
@@ -66,10 +66,10 @@ class Like:
 
 @dataclass(slots=True)
 class OneOf:
-    """Question `column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
+    """`column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
 
-    `Chain.add` and `negate` change it in place while a filter is built. With `matches_null`, null is an ordinary value,
-    as in pyarrow. Other nulls are as in SQL.
+    `Chain.add` and `negate` change it while a filter is built. With `matches_null`, null is an ordinary value, as in
+    pyarrow; else as in SQL.
     """
 
     column: str
@@ -102,21 +102,21 @@ class OneOf:
 
     @property
     def array(self) -> pa.Array:
-        """The values as an array; computed once."""
+        """The values; computed once."""
         if self._array is None:
             array = pa.array(self.values, self.kind)
             self._array = pc.add(array, pa.scalar(0.0, self.kind)) if types.is_floating(self.kind) else array
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Return expressions that hold for all rows with the answer true, and false."""
+        """Return expressions that hold for all rows answered true, and false."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that holds for all rows in the list."""
+        """Return an expression that holds for all rows in the list; None for floats, the range for many values."""
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -136,7 +136,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class OfArrow:
-    """Question as a pyarrow expression that reads `columns`."""
+    """pyarrow expression that reads `columns`."""
 
     expression: pc.Expression
     columns: Sequence[str]
@@ -154,24 +154,24 @@ class Filter:
 
     @property
     def columns(self) -> list[str]:
-        """The names of all columns in the filter."""
+        """The columns in the filter."""
         name_lists = (_columns_of(step) for step in self.steps if not isinstance(step, str))
         return list(dict.fromkeys(name for names in name_lists for name in names))
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows for which the filter is true, not null."""
+        """Return the rows for which the filter is true."""
         starts = range(0, max(1, rows.num_rows), _PART_ROWS)
         parts = (rows.slice(start, _PART_ROWS) for start in starts)
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
-        """Return whether `bound` may use Parquet's statistics, which ignore NaN and the sign of zero."""
+        """Return whether `bound` may use Parquet's statistics, which ignore NaN and zero's sign."""
         name_lists = (step.columns for step in self.steps if isinstance(step, OfArrow))
         return not any(has_floats(schema.field(name).type) for names in name_lists for name in names)
 
     def bound(self) -> Any:
         """Return an expression of limited size that holds for all kept rows; None excludes no row."""
-        stack: list[tuple[_Bound, _Bound]] = []  # for the answers true, and false
+        stack: list[tuple[_Bound, _Bound]] = []
         for step in self.steps:
             if not isinstance(step, str):
                 true, false = _bounds_of(step)
@@ -229,7 +229,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return expressions that hold for each row answered true, and false."""
+    """Return expressions that hold for each row answered true, and false; None where statistics cannot tell."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -252,7 +252,7 @@ def _from_prefix(column: Any, prefix: str) -> Any:
     if not prefix:
         return None
     following = ord(prefix[-1]) + 1
-    if following in {0xD800, 0x110000}:  # These code points are no characters.
+    if following in {0xD800, 0x110000}:
         return column >= prefix
     return (column >= prefix) & (column < prefix[:-1] + chr(following))
 
@@ -261,7 +261,6 @@ _Bound = tuple[Any, int]  # an expression or None, its number of questions
 
 
 def _within_both(first: _Bound, second: _Bound) -> _Bound:
-    """Join two bounds by `and`; the first alone if they are too large."""
     if first[0] is None or second[0] is None:
         return second if first[0] is None else first
     count = first[1] + second[1]
@@ -269,7 +268,6 @@ def _within_both(first: _Bound, second: _Bound) -> _Bound:
 
 
 def _within_either(first: _Bound, second: _Bound) -> _Bound:
-    """Join two bounds by `or`; none if they are too large."""
     count = first[1] + second[1]
     if first[0] is None or second[0] is None or count > _MOST_BOUNDS:
         return None, 0
@@ -277,7 +275,7 @@ def _within_either(first: _Bound, second: _Bound) -> _Bound:
 
 
 def both(first: Filter, second: Filter) -> Filter:
-    """Return the filter of the rows that both filters keep."""
+    """Join two filters by `and`."""
     return Filter((*first.steps, *second.steps, AND))
 
 
@@ -285,7 +283,7 @@ def both(first: Filter, second: Filter) -> Filter:
 class Chain:
     """Terms joined by one word.
 
-    `=` terms of one column in an `or`, and `!=` terms in an `and`, become a single question.
+    `=` terms of one column in an `or`, and `!=` in an `and`, become one question.
     """
 
     word: str
@@ -293,7 +291,10 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term that begins at index `start` of `steps` to earlier ones, in place."""
+        """Join the term that begins at index `start` of `steps` to earlier ones, in place.
+
+        Appends the word, or moves the values of a list into an earlier question on its column.
+        """
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
             first = self._folded.setdefault(last.column, last)
@@ -320,7 +321,7 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Question:
-    """Return the question `column sign literal`, where `kind` is the column's type."""
+    """Return the question `column sign literal`, where `kind` is the column's type; `=` and `!=` become a `OneOf`."""
     floor, exact = literal
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
@@ -332,7 +333,7 @@ def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Qu
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Return whether the type is a float, or contains one."""
+    """Return whether it is or contains a float."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return bool(types.is_floating(kind)) or any(map(has_floats, inner))
 
@@ -350,7 +351,6 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
         raise InvalidInput(f"filter {expression} refers to a column by its number; use its name, one of {schema.names}")
 
     def among(names: list[str]) -> Iterator[str]:
-        """Yield those of `names` that the expression needs."""
         try:
             empty.drop_columns(names).filter(expression)
         except pa.ArrowInvalid:
@@ -361,7 +361,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(value: Any) -> None:
-    """Raise `InvalidInput` for a value that is no filter, whatever columns exist."""
+    """Raise `InvalidInput` for no filter."""
     if not isinstance(value, (str, pc.Expression, Filter)):
         _alternatives(value)
 
@@ -381,7 +381,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
-    """Return lists of tuples, a flat list as one."""
+    """Return lists of tuples, a flat list as one; raise `InvalidInput` unless all are (text, text, value)."""
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives

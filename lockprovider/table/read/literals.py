@@ -2,8 +2,7 @@
 
     position_of(Decimal("1.505"), pa.decimal128(10, 2))      # Position(floor=Decimal("1.50"), exact=False)
 
-So `d > 1.505` is `d > 1.50`. The functions `_in_*` return None for a value of another kind, and raise `LiteralMisfit`
-for a value that compares with no other, such as NaN.
+So `d > 1.505` is `d > 1.50`.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _EPOCH_TIME = datetime(1970, 1, 1)  # noqa: DTZ001 - the distance of naive moments
 _SECONDS_OF_DAY = 86_400
 _PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_WIDE = Context(prec=100)  # No column has as many digits.
+_WIDE = Context(prec=100)
 _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class LiteralMisfit(ValueError):
-    """A literal cannot be compared with a column; the text says what to write."""
+    """The text of a literal's error; says what to write."""
 
 
 class Position(NamedTuple):
     """Position of a literal among the values of a column's type.
 
-    `floor` is the greatest value not above the literal, as a pyarrow array takes it; None if all are above. `exact`:
-    whether they are equal.
+    `floor` is the greatest value not above the literal, as pyarrow takes it; None if all are above. `exact`: they are
+    equal.
     """
 
     floor: Any
@@ -55,7 +54,7 @@ class Position(NamedTuple):
 class TimeLiteral:
     """Moment: `units` since 1970, `per_second` of them a second.
 
-    `zoned`: None (text without a zone, in UTC) fits all columns.
+    `zoned`: None (text without a zone) fits all columns.
     """
 
     units: int
@@ -91,7 +90,7 @@ def _midnight(days: int) -> TimeLiteral:
 
 
 def _moment(match: re.Match[str]) -> TimeLiteral:
-    """Convert a match of `_TIME`; a day or time that does not exist raises ValueError."""
+    """Convert a match of `_TIME`, by its zone; a day, time or zone that does not exist raises ValueError."""
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
@@ -112,7 +111,7 @@ def _offset(zone: str | None) -> int:
 
 
 def position_of(literal: Any, kind: pa.DataType) -> Position:
-    """Locate a literal, as `literal_of` returns it; `LiteralMisfit` if it does not compare with the type."""
+    """Locate a literal, as `literal_of` returns it, in the type; `LiteralMisfit` if they do not compare."""
     for belongs, family, find in _FAMILIES:
         if belongs(kind):
             position = find(literal, kind)
@@ -144,6 +143,7 @@ def literal_of(value: Any) -> Any:
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Position | None:
+    """Locate a number among the integers of `kind`; beyond their range at its end, inexact. None: no number."""
     if not _is_number(value):
         return None
     bits = kind.bit_width
@@ -169,7 +169,6 @@ def _in_decimals(value: Any, kind: pa.DataType) -> Position | None:
 
 
 def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, number_type: type) -> Position:
-    """Locate `value` among the multiples of `unit`; the floor becomes a `number_type`."""
     if value < least:
         return Position(None, exact=False)
     if value > greatest:
@@ -179,7 +178,6 @@ def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal
 
 
 def _exact(value: float | Decimal) -> Decimal:
-    """Convert to a decimal; a float becomes the shortest one that reads as it."""
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
@@ -207,6 +205,7 @@ def _among(kind: type) -> Callable[[Any, pa.DataType], Position | None]:
 
 
 def _in_texts(value: Any, _: pa.DataType) -> Position | None:
+    """Locate a text, always exactly; None: no text. A lone surrogate raises `LiteralMisfit`."""
     if not isinstance(value, str):
         return None
     try:
@@ -217,6 +216,7 @@ def _in_texts(value: Any, _: pa.DataType) -> Position | None:
 
 
 def _in_days(value: Any, _: pa.DataType) -> Position | None:
+    """Locate an ISO text or moment among days; None: neither. A zone or other text raises `LiteralMisfit`."""
     if isinstance(value, str):
         value = day_of(value)
     if not isinstance(value, TimeLiteral):
@@ -227,6 +227,10 @@ def _in_days(value: Any, _: pa.DataType) -> Position | None:
 
 
 def _in_moments(value: Any, kind: pa.DataType) -> Position | None:
+    """Locate an ISO text or moment among times of `kind`; None: neither.
+
+    Other text, or a zone that only one side has, raises `LiteralMisfit`; text without zone fits both.
+    """
     if isinstance(value, str):
         value = time_of(value)
     if not isinstance(value, TimeLiteral):
@@ -238,14 +242,13 @@ def _in_moments(value: Any, kind: pa.DataType) -> Position | None:
 
 
 def _of_units(value: TimeLiteral, parts: int, seconds: int, bits: int) -> Position:
-    """Locate a moment among signed numbers of `bits`, which count `parts` of `seconds`."""
     units, rest = divmod(value.units * parts, value.per_second * seconds)
     position = _within(units, -(1 << bits), (1 << bits) - 1)
     return position if not rest else Position(position.floor, exact=False)
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether the value is a number and no boolean; NaN raises `LiteralMisfit`."""
+    """Return whether it is a number; NaN raises `LiteralMisfit`."""
     is_nan = value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
     if is_nan:
         raise LiteralMisfit("NaN does not equal any number; use an expression, pc.field(...).is_nan()")

@@ -36,7 +36,6 @@ from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
-# Returns the known column ranges of these files.
 RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]
 # SQL text, a pyarrow expression, a list of tuples, or a `Filter`; None selects all rows.
 Where = Any
@@ -53,9 +52,9 @@ class ScanPlan:
     """Plan of a read. Picklable, and each slice can be read alone.
 
     Attributes:
-        schema: the columns of the result; `read` also has the filter's columns.
-        bound: an expression that is true of all requested rows; None excludes no row group.
-        merged: the columns to read of slices with logs, and their merge rule.
+        schema: the columns of the result; `read` also has the filter's.
+        bound: an expression true of all requested rows; None excludes no row group.
+        merged: columns to read of slices with logs, and their merge rule.
     """
 
     slices: tuple[FileSlice, ...]
@@ -67,7 +66,7 @@ class ScanPlan:
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return a caller's column names (None: all), each once."""
+    """Return a caller's column names, each once."""
     names = None if columns is None else check_texts(columns, "columns", "names of columns")
     if names and len(set(names)) < len(names):
         raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
@@ -86,7 +85,7 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan which files to read for the requested rows; calls `ranges_of` (`TablePlace.ranges`) at most once.
 
-    `schema` lacks Hudi's meta columns, which `columns` and `where` may name.
+    `columns` and `where` may name Hudi's meta columns, which `schema` lacks. Raises InvalidInput if they do not fit.
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
@@ -111,7 +110,7 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Convert a caller's filter to a `Filter` over the columns of `full`."""
+    """Convert a caller's filter."""
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -122,7 +121,7 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 def to_table(
     place: TablePlace, scan: ScanPlan, progress: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter
 ) -> pa.Table:
-    """Read all rows into memory; `progress` wraps the iterator over the slices' batches."""
+    """Read into memory; `progress` wraps the slices' iterator."""
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     most = _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
     # pyarrow decodes slices without logs by several threads.
@@ -131,18 +130,18 @@ def to_table(
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """Read the rows in batches, opening each file when it is reached."""
+    """Read in batches, opening each file when it is reached."""
     batches = (batch for file_slice in scan.slices for batch in _batches(place, scan, file_slice, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
-    """Read the filtered rows of one slice."""
+    """Read one slice's filtered rows."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
 def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the requested columns (None: all but Hudi's own)."""
+    """Return the requested columns in this order (None: all but Hudi's own); raise InvalidInput for unknown ones."""
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
@@ -184,7 +183,7 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Leave out slices excluded by their guarantee; opens no file."""
+    """Leave out slices whose `guarantees`, expressions true of all their rows, exclude `expression`; opens no file."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
@@ -195,7 +194,7 @@ def _pruned(
 
 
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
-    """Return an expression true of all rows of a partition, by its path."""
+    """Return an expression true of all rows of a partition, by its path; `true` if paths are not values."""
     sure = pc.scalar(True)
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
@@ -229,7 +228,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 def _batches(
     place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice; `ahead` decodes several row groups at once."""
+    """Yield the filtered rows of one slice, merged with its logs; `ahead` decodes several row groups at once."""
     if not file_slice.logs:
         parts = _base_tables(place, scan, file_slice, ahead=ahead)
     elif scan.merged is None:
@@ -274,7 +273,7 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Return whether statistics of a file's column apply to the present column."""
+    """Return whether a file column's statistics apply to the present column."""
     before = dict(leaf_types(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))
@@ -288,5 +287,4 @@ def _fragment(place: TablePlace, file_slice: FileSlice) -> Any:
 
 
 def _dataset() -> Any:
-    """Import pyarrow.dataset late: it loads pandas."""
     return import_module("pyarrow.dataset")

@@ -1,9 +1,6 @@
-"""Parser of row filters in SQL syntax, for all readers and for `delete`.
+"""Parser of row filters in SQL syntax, for all readers and for `delete`; the README has the grammar.
 
-    city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
-
-The README has the grammar; signs are `= == != <> < <= > >=`, and a list may have `null`. Names are bare, in backticks,
-or in double quotes.
+city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 """
 
 from __future__ import annotations
@@ -54,8 +51,6 @@ class _Token(NamedTuple):
 
 @dataclass
 class _Group:
-    """Open group of parentheses, from step `start` on."""
-
     start: int
     negated: bool = False
     either: Chain = field(default_factory=lambda: Chain(OR))
@@ -73,10 +68,7 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
 
 
 class _Parser:
-    """Parser of one text, for one call of `parsed`. `_token` is the first unread token.
-
-    Methods raise InvalidInput with the position.
-    """
+    """Parser of one text, for one call of `parsed`. `_token` is the first unread token."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
@@ -87,7 +79,7 @@ class _Parser:
         self._step()
 
     def parsed(self) -> Filter:
-        """Parse the whole text."""
+        """Parse the whole text to a filter; raise InvalidInput, with the position, at a wrong or missing token."""
         steps: list[FilterStep] = []
         groups = [_Group(0)]
         while True:
@@ -124,7 +116,7 @@ class _Parser:
         group.all_of.add(steps, start)
 
     def _question(self) -> Iterator[FilterStep]:
-        """Consume one question; return its steps."""
+        """Consume one question, such as `fare > 3`; return its steps, operators last. Raises InvalidInput."""
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -159,7 +151,7 @@ class _Parser:
         return iter(steps)
 
     def _name(self) -> str:
-        """Consume and return a column name, unquoted."""
+        """Consume and return a column name, unquoted; raise InvalidInput for a keyword or unknown column."""
         kind, value, at = self._token
         if kind == "named":
             value = value.replace('""', '"')
@@ -172,7 +164,7 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
-        """Consume `like` and return its pattern."""
+        """Consume `like` and a text, and return it; raise InvalidInput for a column of no text or a bad escape."""
         if not types.is_string(kind):
             raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()
@@ -188,7 +180,7 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
-        """Consume a bracketed list, leaving out values the column's type cannot hold."""
+        """Consume a bracketed list, leaving out values the column's type cannot hold; return its question."""
         self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:
@@ -203,7 +195,7 @@ class _Parser:
                 raise self._error("')' or ','")
 
     def _literal(self, name: str, kind: pa.DataType) -> Position:
-        """Consume a literal; return its position among the column's values."""
+        """Consume a literal; return its position among the column's values, or raise InvalidInput."""
         token, value = self._token, None
         word = token.value.lower() if token.kind == "word" else ""
         read: Callable[[str], Any] = _LITERALS.get(word or token.kind, str)

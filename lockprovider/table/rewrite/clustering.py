@@ -59,14 +59,18 @@ class ClusteringResult:
 def cluster_table(
     table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
-    """Run the scheduled clusterings without an executor, then schedule and run new ones, plan by plan."""
+    """Run the scheduled clusterings without a live executor, then schedule and run own plans of at most 30 groups.
+
+    Ends after a smaller plan. Skips a scheduled one that a write overtook; for an own one raises `WriteConflict`.
+    `dry_run` only returns the next plan, if any.
+    """
     _check(table, rule)
     if dry_run:
         planned = _planned(table, rule, table.listed_timeline())
         return (_result("", "", planned, ()),) if planned.groups else ()
     done = []
     for begin in executor.plans_without_executor(table, Action.CLUSTERING):
-        with contextlib.suppress(WriteConflict):  # a write overtook it, and it was removed
+        with contextlib.suppress(WriteConflict):
             done.append(run_clustering(table, begin, run))
     first = begin_of_own = schedule_clustering(table, rule, owned=True)
     while begin_of_own is not None:
@@ -79,9 +83,10 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Store a clustering plan for any process; return its begin time, or None.
+    """Publish a clustering plan under the lock, for any process to run; return its begin time, None if it is empty.
 
-    It joins only slices that began before `until`. The caller runs an `owned` one at once.
+    It joins only slices begun before `until`, if given. An `owned` plan keeps its heartbeat file; the caller runs it at
+    once.
     """
     _check(table, rule)
 
@@ -98,10 +103,10 @@ def run_clustering(
     run: executor.Runner = executor.run_in_threads,
     owned: WriterHeartbeat | None = None,
 ) -> ClusteringResult:
-    """Run a scheduled clustering, of JVM Hudi too, or continue one whose executor died; `owned` is from `own_plan`.
+    """Write and commit a scheduled clustering's files, also JVM Hudi's or a dead executor's; report it.
 
-    If a write was faster or is preferred, removes the plan and raises `WriteConflict`; else raises as
-    `executor.executing`.
+    `owned`: the heartbeat from `own_plan`. If a write overtook it or is preferred, removes the plan and raises
+    `WriteConflict`. Raises `Aborted` if another executor runs it, `HistoryGone` if plan or files are gone.
     """
     _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
@@ -122,12 +127,13 @@ def run_clustering(
 
 
 def unschedule_clustering(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Remove scheduled clusterings and return their begin times; see `executor.unschedule`."""
+    """See `executor.unschedule`."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.CLUSTERING)
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
+    """Raise UnsupportedTable unless writable and without buckets, InvalidInput for absent or nested sort columns."""
     config = writable_config(table)
     if config.bucket_index is not None:
         raise UnsupportedTable(
@@ -147,7 +153,11 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 
 
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
-    """Return a clustering plan, maybe empty, without planned or contested file groups; write nothing."""
+    """Choose small slices to join, begun before `until` (empty: all), maybe none; store nothing.
+
+    Leaves out other plans' file groups, and those that pending writes would win. Raises UnsupportedTable for a JVM
+    writer's buckets.
+    """
     snapshot = table.snapshot_of(timeline)
     if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
         raise UnsupportedTable(
@@ -160,7 +170,7 @@ def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, unti
 
 
 def _preferred(table: TableContext, timeline: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Return the file groups that a clustering would lose to pending writes; read their markers."""
+    """Return those of `groups` that a clustering would lose to pending writes by the settings; read their markers."""
     pending, preferred = pending_writes(table, timeline, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - preferred), pending):
         more = (groups - preferred).intersection(overlap.file_groups)
@@ -175,7 +185,7 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
 
 
 def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
-    """Read a plan under the caller's lock; if a write overtook it, remove it and raise `WriteConflict`."""
+    """Read a plan; if a write overtook it, remove it and raise `WriteConflict`."""
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
     _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
@@ -187,7 +197,7 @@ def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
 
 
 def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[PlannedSlice, ...], tuple[str, ...]]]:
-    """Yield a plan's slices by group and partition, with their new file ids, the same in each attempt."""
+    """Yield a plan's slices by group and partition, with new file ids, the same in each attempt."""
     for number, group in enumerate(planned.groups):
         for partition in sorted({planned_slice.partition for planned_slice in group.slices}):
             slices = tuple(planned_slice for planned_slice in group.slices if planned_slice.partition == partition)
@@ -198,7 +208,10 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[Planne
 def _execute(
     table: TableContext, begin: str, execution: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
-    """Write a plan's new files by `run`."""
+    """Write a plan's new files, one task per group and partition, by `run`; return their statistics.
+
+    Raises UnsupportedTable for absent or nested sort columns, `HistoryGone` if a file to join is gone.
+    """
     schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
@@ -213,7 +226,10 @@ def _execute(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
-    """If a write touched the plan's groups or is preferred, remove the plan, report it, raise `WriteConflict`."""
+    """Remove and report the plan, and raise `WriteConflict`, if a write has precedence; else do nothing.
+
+    So have completed writes to the planned slices, and pending ones by the settings.
+    """
     timeline = snapshot.timeline
     names_by_group = {
         file_slice.group: frozenset(path.rpartition("/")[2] for path in file_slice.paths)
@@ -223,7 +239,7 @@ def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot,
         "",
         {file_slice.group for file_slice in planned.slices if names_by_group.get(file_slice.group) != file_slice.names},
     )
-    if touched:  # A completed write has newer rows.
+    if touched:
         later = (i for i in reversed(timeline.writes) if table.metadata_of(i).file_groups & touched)
         lost_to = next((i.file_name for i in later), ARCHIVED)
     else:

@@ -47,7 +47,10 @@ class CompactionResult:
 def compact_table(
     table: TableContext, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[CompactionResult, ...]:
-    """Run the scheduled compactions without an executor, then schedule and run one."""
+    """Run the scheduled compactions without a live executor, then schedule and run one if log files are left.
+
+    `dry_run` only returns the next plan, if any, with empty times.
+    """
     _check(table)
     if dry_run:
         planned = _planned(table, table.listed_timeline())
@@ -58,7 +61,7 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Store a compaction plan for any process; return its begin time, or None."""
+    """Publish a compaction plan under the lock, for any process to run; return its begin time, None without logs."""
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -69,7 +72,10 @@ def schedule_compaction(table: TableContext) -> str | None:
 
 
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
-    """Run and report a scheduled compaction, also JVM Hudi's or a dead executor's."""
+    """Write and commit a scheduled compaction's base files, also JVM Hudi's or a dead executor's; report it.
+
+    Raises `Aborted` if another executor runs it, `HistoryGone` if the plan or its files are gone.
+    """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:
         writer = GroupWriter(table.place, begin, table.config(), table.schema())
@@ -83,7 +89,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
 
 
 def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
-    """Remove scheduled compactions and return their begin times; see `executor.unschedule`."""
+    """See `executor.unschedule`."""
     _check(table)
     return executor.unschedule(table, begin, hours, Action.COMPACTION)
 
@@ -95,7 +101,6 @@ def _check(table: TableContext) -> None:
 
 
 def _planned(table: TableContext, now: Timeline) -> tuple[PlannedSlice, ...]:
-    """Return the slices to merge now, without those of other plans; write nothing."""
     begin = now.next_time(table.clock.now_ms())
     return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 
@@ -105,7 +110,6 @@ def _plan_of(table: TableContext, begin: str) -> tuple[PlannedSlice, ...]:
 
 
 def _is_ours(planned: tuple[PlannedSlice, ...], path: str) -> bool:
-    """Return whether a file of the plan's instant is this library's, by its write token."""
     del planned  # Readers fail at two base files in one slice; ours has a fixed name.
     return f"_{executor.TOKEN}_" in path
 

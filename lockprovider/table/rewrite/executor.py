@@ -43,14 +43,13 @@ class RewriteTask:
     held: int = 0
 
 
-# Runs tasks in threads here, or as an engine's jobs.
 Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
     """Yield the tasks' statistics in order, run in up to 4 threads, fewer if they hold much memory.
 
-    Nothing runs until the first is requested.
+    Nothing runs before.
     """
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
@@ -60,9 +59,9 @@ def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(
     table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
 ) -> str | None:
-    """Publish the bytes of `plan` under the lock and report it; return its begin time, None if they are empty.
+    """Call `plan` with the present timeline under the lock; publish its bytes as a requested plan, and report it.
 
-    With `owned` its heartbeat stays.
+    Returns the begin time; None, publishing nothing, for empty bytes. Only an `owned` plan keeps its heartbeat file.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -76,7 +75,7 @@ def schedule(
             is_there = True
         finally:
             if not (owned and is_there):
-                table.store.delete(heartbeat_path(begin))  # no executor runs it yet
+                table.store.delete(heartbeat_path(begin))
     table.report(cast("EventKind", f"{action.value}_scheduled"), begin)
     return begin
 
@@ -90,7 +89,10 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
 
 
 def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
-    """Read the file groups of all uncompleted plans; `ObjectNotFound` if a plan was just removed."""
+    """Read all pending plans of compactions, log compactions and clusterings; return their file groups.
+
+    Raises `ObjectNotFound` if a plan was just removed.
+    """
     groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
         for begin in timeline.pending(action):
@@ -102,13 +104,13 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return the begin times of scheduled plans without a live executor; probes each by a heartbeat."""
+    """Probe each plan by a heartbeat."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """Heartbeat and plan of an executor, and the sizes of the table's files by path."""
+    """An executor's heartbeat and plan, and sizes of the table's files by path."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned
@@ -116,7 +118,10 @@ class Execution(Generic[_Planned]):
     sizes: Mapping[str, int]
 
     def slice_of(self, planned: PlannedSlice) -> FileSlice:
-        """Return the planned slice with its existing files; raise `HistoryGone` if one is gone."""
+        """Return the planned slice with its files' paths and sizes, logs in merge order.
+
+        Raises `HistoryGone` if a file is gone.
+        """
         partition, base_file = planned.partition, planned.base_file
         named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *planned.logs)]
         missing = [path for _, path in named if path not in self.sizes]
@@ -139,11 +144,11 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become a plan's only executor: store its inflight state, and start a heartbeat that ends with the block.
+    """Become a plan's only executor: store its inflight state, and renew a heartbeat until the block ends.
 
-    `read` reads the plan under the lock. Removes files of the instant for which `is_ours` is false. `owned` is the own
-    plan's heartbeat. Raises `Aborted` if another executor runs the plan, or an `owned` one was removed; `HistoryGone`
-    if another plan is not scheduled.
+    `read` gets the lease and the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan,
+    path)`. `owned`: an own plan's started heartbeat. Raises `Aborted` if another executor runs the plan, or an `owned`
+    one was removed; `HistoryGone` if it is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -159,14 +164,14 @@ def executing(
                     table.store.delete(path)
             lease.check()
             if owned is None:
-                table.store.delete(heartbeat_path(begin))  # of a dead executor
+                table.store.delete(heartbeat_path(begin))
                 if not heartbeat.start():
                     raise _at_work(begin, action)
             table.store.put_if_absent(plans.state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
         yield Execution(heartbeat, planned, action, {entry.path: entry.size for entry in files})
     finally:
         if heartbeat.is_started:
-            with contextlib.suppress(CasError):  # A leftover heartbeat is harmless.
+            with contextlib.suppress(CasError):  # harmless if left
                 heartbeat.stop()
 
 
@@ -182,8 +187,8 @@ def complete(
 ) -> str:
     """Complete a plan under the lock, so that readers see its files; return the completion time.
 
-    `check` raises if a write overtook the plan, which replaces the file groups `ended`. Caches footers, removes
-    markers. Raises `Aborted` if this executor counted as dead.
+    `check` raises if a write overtook the plan. `ended`: file groups that the new files replace. Caches footers,
+    deletes markers. Raises `Aborted` if this executor counted as dead.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -206,7 +211,11 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove plan `begin`, or all without an executor at least `hours` old, with files, and report them."""
+    """Remove plan `begin`, or all at least `hours` old without a live executor, with files; report and return them.
+
+    Raises InvalidInput unless one of both is given, `HistoryGone` if `begin` is not scheduled, `Aborted` if its
+    executor is alive.
+    """
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):
@@ -227,13 +236,13 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _probe_executor(table: TableContext, begin: str) -> bool:
-    """Write a heartbeat for the duration of the call, to compare ages; return whether a plan's executor is alive."""
-    with plans.claim_with_heartbeat(table, table.listed_timeline()):  # A fresh heartbeat shows the other's age.
+    """Return whether a plan's executor is alive; write a heartbeat during the call, to compare ages."""
+    with plans.claim_with_heartbeat(table, table.listed_timeline()):
         return begin not in plans.dead_among(table, [begin])
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive; the caller holds the lock."""
+    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive."""
     if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(
             f"no {action.value} that began at {begin} is scheduled; `lockprovider table doctor` lists the plans"

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run archival, compaction and clustering, each if set and due; report failures to the watcher.
+    """Run archival, compaction and clustering, each if set and due, and a metadata table's compaction if due.
 
-    Also compacts the metadata table if due, whatever the settings.
+    Reports a failed service to the watcher, raises nothing, and goes on. Ignores UnsupportedTable.
     """
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:
@@ -48,7 +48,7 @@ def _reporting_errors(table: TableContext, service: str) -> Iterator[None]:
     try:
         yield
     except UnsupportedTable:
-        return  # the table has nothing to rewrite
+        return
     except Exception as error:  # noqa: BLE001 - the commit stands
         table.report("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
 

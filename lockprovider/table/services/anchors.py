@@ -1,4 +1,4 @@
-"""Anchors: empty base files for buckets without a file group, into which writers may log without a lock.
+"""Anchors: empty base files for buckets without a file group, for writers without a lock.
 
 Source: Hudi RFC-66, `HoodieTableFileSystemView`.
 """
@@ -33,7 +33,10 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
-    """Commit these partitions' missing anchors under the lock; sends no request if this process knows them all."""
+    """Commit under the lock an empty base file for each bucket of these partitions without a file group.
+
+    Sends no request if this process knows that none is missing. Raises `Aborted` while a restore is pending.
+    """
     if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return
     if _have_anchors(table, table.current.current_files(table.now().timeline), partitions):
@@ -50,7 +53,7 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
 
 
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
-    """Announce buckets' empty base files, and create partitions; write each and yield its stats when iterated.
+    """Announce buckets' empty base files, create partitions; write a file for each step of the result.
 
     Ids avoid the `ended` file groups.
     """
@@ -67,9 +70,12 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 
 
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
-    """Create partitions and commit empty base files for `bare` buckets, with heartbeat; report the commit."""
+    """Commit an empty base file for each of the buckets `bare`, under `lease`, with a heartbeat; report the commit.
+
+    Creates partitions, and deletes the markers after the commit.
+    """
     config, schema = table.config(), table.schema(timeline)
-    local_writes = WritesHere([], set(), set(), lambda: None)  # The callback does nothing, as the plan is stored below.
+    local_writes = WritesHere([], set(), set(), lambda: None)
     with plans.claim_with_heartbeat(table, timeline) as begin:
         writer = GroupWriter(table.place, begin, config, schema, local_writes)
         writer.open_partitions({partition for partition, _ in bare})

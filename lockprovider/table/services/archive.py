@@ -53,7 +53,10 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive by rounds, each under the lock."""
+    """Roll back dead writers, then archive the oldest instants by rounds, each under the lock.
+
+    `keep` (None: the settings') says how many writes stay. `dry_run` only returns what would be archived.
+    """
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
@@ -81,9 +84,9 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Finish a dead archiver's work, archive up to `_ROUND` writes, delete their markers, merge archive files.
+    """Finish a dead archiver's work, then move up to `_ROUND` writes, with older cleans and rollbacks, to the archive.
 
-    Return the plan, and whether this round was the last.
+    Deletes their markers, merges archive files. Returns what was moved, and whether this round was the last.
     """
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_read_facts(table), keep, at_most=_ROUND)
@@ -91,7 +94,6 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
         calls = [partial(_content, table, action) for action in planned.actions]
         archive_files.add_instants(table, lease, concurrently(table.store, calls))
         archive_files.remove_archived(table, lease, planned.actions)
-        # Markers of writers that died after their commits:
         begins, markers = {action.done.begin for action in planned.actions}, table.store.list(f"{MARKERS}/")
         dead = [e.path for e in markers if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins]
         table.store.delete_all(dead)
@@ -101,6 +103,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _read_facts(table: TableContext) -> ArchivalFacts:
+    """List the files, then the timeline, and read what else decides which instants may be archived."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     timeline = table.listed_timeline()
@@ -111,7 +114,6 @@ def _read_facts(table: TableContext) -> ArchivalFacts:
 
 
 def _unsafe_logs(snapshot: Snapshot) -> frozenset[str]:
-    """Return the writes with a log file that began before its slice's base file, or whose slice lacks one."""
     logs = ((log.file.begin, part.base or "~") for part in snapshot.slices for log in part.logs)
     return frozenset(begin for begin, base in logs if begin < base) & frozenset(snapshot.timeline.completions)
 
@@ -124,14 +126,14 @@ def _earliest(table: TableContext, timeline: Timeline) -> str:
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    """Read what unfinished rollbacks remove; a rollback without a plan has not begun."""
+    """Read what unfinished rollbacks remove."""
     instants = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED) for begin in timeline.pending_rollbacks)
     stored = ((i.file_name, _read(table, i.file_name)) for i in instants if i.file_name in timeline.names)
     return frozenset(decode_rollback_plan(data, name).begin for name, data in stored if data)
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read an instant's completed file and first non-empty plan."""
+    """Read an instant's completed file and its first non-empty plan, of a service or replacecommit; None if empty."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}

@@ -38,14 +38,14 @@ from lockprovider.table.timeline.retention import BESIDES, Archivable
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
+_MERGED = 10  # (`hoodie.timeline.compaction.batch.size`)
 _MERGED_BYTES = 128 << 20  # of all merged files, compressed; the merge runs in memory
 _LEVELS = 9  # A level is one digit.
 _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.versions`)
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Point `_version_` to a valid manifest that a dead archiver decided; return the archive's files."""
+    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest; return the files now."""
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
@@ -58,7 +58,7 @@ def settle_archive(table: TableContext, lease: Lease) -> History:
 
 
 def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
-    """Store these instants, at least one, in a new archive file, and publish it; they stay on the timeline."""
+    """Store one or more instants in a new archive file, and publish it; they stay on the timeline."""
     begins = sorted(instant.begin for instant in instants)
     name = HistoryFile(begins[0], begins[-1], 0).name
     rows = rows_of(instants)
@@ -68,7 +68,7 @@ def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]
 
 
 def compact(table: TableContext, lease: Lease) -> None:
-    """Merge the ten oldest files of each level until a level has fewer or too large ones.
+    """Merge the ten oldest files of level 0 into one of level 1, and so on, until a level has fewer or too large ones.
 
     Then deletes obsolete manifests and files.
     """
@@ -90,7 +90,10 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Publish one file of the next level in place of these archive files."""
+    """Store the rows of these archive files in one file of the next level; publish a manifest with it in their place.
+
+    The old files stay stored.
+    """
     digest, parts = Digest(), []
     for name in batch:
         file, size = archive_index.open_file(table.knowledge, name, history.files[name]), history.files[name]
@@ -106,7 +109,6 @@ def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]
 
 
 def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each instant's row once: a dead archiver may have left two."""
     yielded = set[tuple[str, ...]]()
     for row in rows:
         instant = row["instantTime"], row["completionTime"], row["action"]
@@ -116,7 +118,7 @@ def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
-    """Publish the next manifest, which names `files`, under the lease; then point `_version_` to it."""
+    """Publish the next manifest, naming `files`, under the lease; then point `_version_` to it."""
     # An archiver that was paused before this finds `_version_` changed, and stops.
     number = max([history.number, *_numbers(_list_sizes(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
@@ -124,10 +126,7 @@ def _decide(table: TableContext, lease: Lease, history: History, files: Manifest
 
 
 def _point_version(table: TableContext, number: int, version: Version | None) -> None:
-    """Write the manifest's number to `_version_`, and drop its checksum.
-
-    Raises `Refused` unless `_version_` has this `version` (None: absent).
-    """
+    """Write the number to `_version_`; raise `Refused` unless it has this `version` (None: absent)."""
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -137,7 +136,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, over what a dead archiver left; return its size in bytes."""
+    """Store an archive file, over other bytes that a dead archiver left at its name; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -148,7 +147,6 @@ def _store_file(table: TableContext, name: str, data: bytes) -> int:
 
 
 def _drop_checksum(table: TableContext, name: str) -> None:
-    """Delete Hadoop's checksum of a local file, which is wrong after a write."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
@@ -162,7 +160,10 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 
 
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
-    """Return whether `_version_` may point to this manifest: its files exist, its new instants are on the timeline."""
+    """Return whether `_version_` may point to manifest `number`.
+
+    It must be readable, add files, name stored files of right sizes, and add only instants on the timeline.
+    """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
         if any(sizes.get(name) != size for name, size in files.items()):
@@ -177,7 +178,10 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name."""
+    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name.
+
+    Without such a manifest, deletes nothing.
+    """
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number
     kept_numbers = sorted((at for at in _numbers(sizes) if at <= number), reverse=True)[:keep]
@@ -191,11 +195,14 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(unnamed)
 
 
-# Pending states go first: without its completed file an instant would look pending. Completed files go oldest first.
+# Pending states go first: without its completed file an instant would look pending.
 # `as_of.may_lack_files` detects a listing that misses a later one and shows an earlier one.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Finish a dead archiver's work: settle the archive, and delete archived instants without a savepoint."""
+    """Finish a dead archiver's work: settle the archive, then delete archived instants that are still on the timeline.
+
+    Those with a savepoint stay.
+    """
     history = settle_archive(table, lease)
     if not history.files:
         return
@@ -214,7 +221,10 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 
 
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
-    """Delete these archived instants from the timeline, after waiting for late publishes; safe to repeat."""
+    """Delete these archived instants from the timeline: all pending states, then completed ones, oldest first.
+
+    Before, waits until no publish can appear late. Safe to repeat.
+    """
     archived = list(actions)
     if archived:
         table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.

@@ -25,11 +25,11 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_DAY_MS = 86_400_000  # Older instants are not pending any more.
+_DAY_MS = 86_400_000
 
 
 def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Cache the footer notes in `stats`; store many at once in the lock folder, in the background, ignoring errors."""
+    """Cache the footer notes in `stats`; if they are many, store them in the background, ignoring errors."""
     notes = table.place.footer_notes
     for stat in stats:
         if stat.note:
@@ -39,7 +39,7 @@ def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) ->
 
 
 def write_if_due(table: TableContext, position: int) -> None:
-    """Store a checkpoint in the background if one is due at this log position; errors are ignored."""
+    """Store a checkpoint in the background, ignoring errors, if one is due at this log position."""
     if position > 0 and position % checkpoint.EVERY == 0:
         table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
@@ -55,7 +55,7 @@ def _store_notes(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Merge the stored footer notes, without files that neither `slices` nor a write of the last day has."""
+    """Merge the stored footer notes; leave out files that neither `slices` nor a write of the last day has."""
     paths, since = {file_slice.path for file_slice in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:
@@ -66,7 +66,10 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store checkpoint and footer notes, delete an older checkpoint; may list files, or do nothing."""
+    """Store checkpoint `number` of the present table and its footer notes, then delete an older checkpoint.
+
+    May list files. Does nothing if no log covers the present table.
+    """
     view = _complete_view(table, table.lock.look())
     if view is None:
         return
@@ -80,7 +83,10 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this record, its files listed and cached if needed; None if no log covers it to the end."""
+    """Return the table at this lock record with its file slices, listed and cached if needed.
+
+    None if no log covers the record, or the log ended during the listing.
+    """
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:
         return view

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """Result of a completed clean: the removed file names by partition. A dry run has empty times."""
+    """Removed file names by partition. A dry run has empty times."""
 
     instant: str
     completion: str
@@ -47,7 +47,11 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish dead cleaners' plans, then plan under the lock, and delete the files."""
+    """Finish dead cleaners' plans, then plan a clean by `policy` (None: the settings') and delete its files.
+
+    Returns the finished cleans, then the own one unless nothing was to delete. `dry_run` only returns what it would
+    delete.
+    """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
     if dry_run:
@@ -62,7 +66,10 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
-    """Store a plan under the lock, with heartbeat until `alive` closes, if there is something to remove."""
+    """Store a clean's plan under the lock, with a heartbeat until `alive` closes; return begin time and plan.
+
+    None, storing nothing, if a clean is pending or there is nothing to delete.
+    """
     with table.locked() as lease:
         plan, timeline = _plan(table, policy)
         if timeline.pending(Action.CLEAN) or not plan.files:
@@ -73,7 +80,10 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
-    """Delete the files that dead cleaners planned, complete these cleans, and return their results."""
+    """Delete the files that dead cleaners planned to, complete these cleans, and return their results, oldest first.
+
+    Leaves out a clean that another process completed first.
+    """
     timeline = table.listed_timeline()
     if not timeline.pending(Action.CLEAN):
         return ()
@@ -85,7 +95,7 @@ def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
-    """List files, then the timeline; return the policy's removals, not yet stored, and the timeline."""
+    """List files, then the timeline; return a plan of what `policy` deletes, maybe empty, and the timeline."""
     paths = tuple(entry.path for entry in table.data_files())  # First: a file without an instant never gets one.
     timeline, now_ms = table.listed_timeline(), table.clock.store_ms()
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
@@ -105,7 +115,10 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files, except the metadata table's, and complete the clean, unless another cleaner has."""
+    """Delete the planned files, except the metadata table's, then complete the clean under the lock and report it.
+
+    Returns None if another cleaner completed it first.
+    """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
     metadata_parts = {partition for partition, _ in parts if checked_path(partition).partition("/")[0] == META}
@@ -124,7 +137,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
 
 
 def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
-    """Read all savepoints by the begin time of their commit, oldest first."""
+    """Read all completed savepoints by the begin time of their commit, oldest first; one just deleted is empty."""
     completed = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
     saved = sorted(completed, key=lambda i: i.begin)
     contents = ((i, table.store.read_or_none(f"{TIMELINE}/{i.file_name}")) for i in saved)
@@ -137,7 +150,10 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Finish a dead archival; store a savepoint under the lock, or return the existing one."""
+    """Store a savepoint of a commit (None: the latest) under the lock; return the commit's begin time and savepoint.
+
+    Returns an existing one unchanged. First finishes a dead archival. Raises `HistoryGone` if commit or files are gone.
+    """
     writable_config(table)
     with table.lock.acquire() as lease:
         archive_files.finish_removal(table, lease)
@@ -156,7 +172,10 @@ def create_savepoint(
 
 
 def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
-    """Delete a commit's savepoint under the lock; return False if it has none."""
+    """Delete a commit's savepoint under the lock, also an unfinished one; return False if it has none.
+
+    Raises `HistoryGone` if no commit and no savepoint has this version.
+    """
     refuse_none(version)
     with table.lock.acquire():
         timeline = table.listed_timeline()
@@ -170,7 +189,10 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
 
 
 def files_needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
-    """Return the paths that a read as of `target` needs; `HistoryGone` if a clean, done or planned, removes some."""
+    """Return the paths of all data files that a read as of `target`'s completion or begin time needs.
+
+    Raises `HistoryGone` if a clean, done or planned, removes some.
+    """
     by_completion = snapshot_at(table, timeline, AsOf(target.completion or "")).slices
     by_begin = snapshot_at(table, timeline, AsOf(target.begin, "begin")).slices
     needed = frozenset(path for slice_ in (*by_completion, *by_begin) for path in slice_.paths)

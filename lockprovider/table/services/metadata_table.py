@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Disable and delete the metadata table under the lock."""
+    """Call `retire` under the lock."""
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)
@@ -43,7 +43,7 @@ def retire_metadata_table(table: TableContext) -> int:
 def retire(table: TableContext, lease: Lease) -> int:
     """Remove the metadata table from the properties, then delete its files; return their number.
 
-    No pending write may complete any more.
+    No write may be pending.
     """
     # The properties come first: readers then list the folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
@@ -59,21 +59,24 @@ _KEPT_SLICES = 3
 
 
 def compact_if_due(table: TableContext) -> None:
-    """Compact the metadata table under the lock once this process has counted ten commits."""
+    """Compact the metadata table under the lock if it has ten commits since its last compaction and only lists files.
+
+    Sends no request until this process has counted ten.
+    """
     if table.knowledge.listing.logs < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
         own = own_timeline(table.store)
-        count = uncompacted(own)  # Another writer may have compacted.
+        count = uncompacted(own)
         table.knowledge.listing = replace(table.knowledge.listing, logs=count)
         if count >= MOST_LOGS and table.config().named_metadata == (LISTING,):
             compact(table, lease, own)
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions, compact the listing, remove old files and instants; return the begin time.
+    """Remove dead compactions, compact the listing of files, remove old files and instants; return the begin time.
 
-    None: impossible now.
+    `own`: the metadata table's timeline. None if there is not one slice, or a log's instant does not count yet.
     """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):
@@ -99,17 +102,16 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
 
 
 def _take_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
-    """Delete a dead compaction, its plan last; return the timeline without it."""
     written = (path for path, file in _files(table) if isinstance(file, BaseFile) and file.begin == begin)
     table.store.delete_all(list(written))
     states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
-    for instant in sorted(states, key=lambda i: i.file_name):  # inflight, then requested
+    for instant in sorted(states, key=lambda i: i.file_name):
         table.store.delete(OWN_TIMELINE + instant.file_name)
     return own.without(states)
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """Delete metadata table files older than its last 3 slices, then instants, completed ones last."""
+    """Delete metadata table files older than its last 3 base files, then unneeded instants, completed ones last."""
     files = list(_files(table))
     first = sorted(file.begin for _, file in files if isinstance(file, BaseFile))[-_KEPT_SLICES:][0]
 

@@ -54,19 +54,19 @@ def claim_time(table: TableContext, timeline: Timeline) -> str:
 
 @contextlib.contextmanager
 def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[str]:
-    """Reserve an unused begin time, with a heartbeat thread until the block ends."""
+    """Reserve an unused begin time and yield it; a thread renews its heartbeat file, deleted when the block ends."""
     begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
     try:
         yield begin
     finally:
-        with contextlib.suppress(CasError):  # A remaining heartbeat file does no harm.
+        with contextlib.suppress(CasError):
             heartbeat.stop()
 
 
 def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
-    """Store an action's requested state (`plan`), fenced by the `lease` if given, then its inflight state."""
+    """Store an action's requested state, fenced by the `lease` if given, then its inflight state."""
     requested = state_path(begin, action, InstantState.REQUESTED)
     if lease is None:
         table.store.put_if_absent(requested, plan, create_once=True).unwrap()
@@ -76,12 +76,12 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
 
 
 def state_path(begin: str, action: Action, state: InstantState) -> str:
-    """Return the path of an instant's pending state."""
+    """Return a pending state's path."""
     return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """Read an action's requested file; return its content and file name."""
+    """Read an action's plan; return its content and file name."""
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
@@ -89,7 +89,10 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 def complete(
     table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish an action's completed state, and `listed` in the metadata table; return the completion time."""
+    """Publish an action's completed state with content `data`, under `lease`; return the completion time.
+
+    `listed`: records to add to the metadata table.
+    """
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
     if listed:
@@ -100,15 +103,15 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, metadata: CommitMetadata) -> str:
-    """Complete an action that wrote files, also in a metadata table; return the completion time."""
+    """Complete an action that wrote files."""
     listed = written_files(metadata) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(metadata), listed=listed)
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, under the lock, with one conditional write.
+    """Replace the table's properties by the result of `change`, under the lock; conditionally, and only if changed.
 
-    Deletes Hadoop's checksum of them.
+    Deletes Hadoop's checksum of them. Raises TableNotFound if there are none.
     """
     table.listed_timeline()  # Refuses a table or version other than the opened one.
     stored = table.store.read_or_none(PROPERTIES)
@@ -123,7 +126,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return each timeline file's write time by the store or this process; empty unless the policy is by hours."""
+    """Return each timeline file's write time; empty unless the policy is by hours."""
     if not isinstance(policy, KeepHours):
         return {}
     now_s = table.world.monotonic_s()
@@ -154,7 +157,7 @@ def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """List the table; return the paths of all base and log files by begin time."""
+    """List all base and log files, by begin time."""
     by_begin: dict[str, list[str]] = {}
     for _, file, path in data_files_in(entry.path for entry in table.data_files()):
         by_begin.setdefault(file.begin, []).append(path)
@@ -162,13 +165,13 @@ def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
 
 
 def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
-    """Delete these files of the instant `victim`, and all its markers; its states stay."""
+    """Delete `files`, and all markers of `victim`; its states stay."""
     table.store.delete_all(files)
     table.store.delete_all([entry.path for entry in table.store.list(f"{markers_dir(victim)}/")])
 
 
 def remove_pending(table: TableContext, timeline: Timeline, victim: str) -> None:
-    """Delete the pending states of a write, the requested one last."""
+    """Delete a write's pending states, the requested one last."""
     for name in reversed(timeline.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
 
@@ -186,7 +189,7 @@ def dead_among(
 ) -> tuple[str, ...]:
     """Return the begin times in `pending` with a dead writer or executor, oldest first.
 
-    Without a heartbeat the time in `made_ms` counts. Without any fresh heartbeat dead ones may be missed.
+    `made_ms`: times that count without a heartbeat. Without any fresh heartbeat dead ones may be missed.
     """
     suspects = tuple(sorted(pending))
     if not suspects:
@@ -196,7 +199,7 @@ def dead_among(
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
-    """Return the begin times of all heartbeats that are too old, pending or not."""
+    """Return the begin times of all too old heartbeats."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
@@ -212,8 +215,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
-    Returns its completion, to be published `first`, and the completion time of the table's instant. `again`: first
-    remove what a dead writer left. Raises `Aborted` for an instant that is there.
+    Returns the completed state there, to be published `first`, and the completion time of the table's instant. `again`:
+    first remove an earlier try. Raises `Aborted` if the instant is there.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing
@@ -261,5 +264,5 @@ def unlist(table: TableContext, begin: str) -> None:
     paths = [entry.path for entry in table.store.list(root)] if states else []
     files = ((path, hfile_at(path.removeprefix(root))) for path in paths)
     table.store.delete_all([path for path, file in files if file is not None and file[1].begin == begin])
-    for name in sorted(i.file_name for i in states if not i.is_completed):  # inflight, then requested
+    for name in sorted(i.file_name for i in states if not i.is_completed):
         table.store.delete(OWN_TIMELINE + name)

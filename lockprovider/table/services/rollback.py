@@ -40,9 +40,10 @@ _STAYS_S = 60.0
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Delete a pending write under the lock, and record the rollback; a completed write stays.
+    """Delete a pending write under the lock, record the rollback, and report it; a completed or unknown write stays.
 
-    `own`: the caller is its writer; deletes its files also if others rolled it back.
+    `only_if_dead`: a live writer's stays. `own`: the caller is its writer; its files go even if others rolled it back.
+    With neither, takes over a live rollback.
     """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
@@ -68,8 +69,8 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
 def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool:
     """Remove the caller's own pending instant without the lock, and without a trace on the timeline.
 
-    `files` must be all its files, and no other writer able to commit it. Returns False, and removes nothing, if it is
-    not pending or another process rolls it back.
+    `files` must be all its files, and no other writer able to commit it. Returns False, removing nothing, if it is not
+    pending or being rolled back.
     """
     # A rollback begins after its victim.
     timeline = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))
@@ -86,9 +87,9 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Roll back `victim` or finish its rollback: delete its metadata-table listing, files, pending states, heartbeats.
+    """Roll back `victim`, or finish its rollback: delete its listing, files, pending states and heartbeats.
 
-    `fenced`: its writer may live; plan under `lease`.
+    The caller holds `lease`. `fenced`: publish the plan by the lease, as `victim`'s writer may live.
     """
     files = files_of(table, victim)
     begin = pending_rollback_of(table, timeline, victim)
@@ -97,7 +98,7 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
         begin = plan_rollback(table, timeline, named, files, lease if fenced else None)
     else:
         named = victim_of(table, begin)
-    plans.unlist(table, victim)  # Before the pending states go: an instant only in the metadata table counts.
+    plans.unlist(table, victim)
     plans.remove_files(table, victim, files)
     plans.remove_pending(table, timeline, victim)  # From here on the victim's writer does not commit.
     # A task that still writes finds its instant gone and removes its file, or the file is listed now.
@@ -110,14 +111,14 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
 def plan_rollback(
     table: TableContext, timeline: Timeline, victim: Victim, files: Sequence[str], lease: Lease | None
 ) -> str:
-    """Store a rollback plan that names these files of `victim`; return its begin time, whose heartbeat file stays."""
+    """Store a rollback plan that names these files; return its begin time, whose heartbeat file stays."""
     begin, plan = plans.claim_time(table, timeline), encode_rollback_plan(victim, files, table.url.rstrip("/"))
     plans.put_plan(table, begin, Action.ROLLBACK, plan, lease)
     return begin
 
 
 def pending_rollback_of(table: TableContext, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
-    """Return the begin time of a pending rollback of this victim, begun after `since`, or None."""
+    """Return the begin time of a pending rollback of `victim`, begun after `since`."""
     later = (begin for begin in timeline.pending_rollbacks if begin > since)
     return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
 
@@ -127,7 +128,7 @@ def _action_of(timeline: Timeline, begin: str) -> str:
 
 
 def victim_of(table: TableContext, begin: str) -> Victim:
-    """Read the victim of this rollback; an empty one if its plan is gone."""
+    """Read a rollback's victim; an empty one without its plan."""
     name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
@@ -136,21 +137,21 @@ def victim_of(table: TableContext, begin: str) -> Victim:
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
-    """List the table; return the paths of all base and log files with this begin time."""
+    """Like `files_by_begin`, of one instant."""
     return plans.files_by_begin(table).get(begin, ())
 
 
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     """Roll back or finish dead writers' pending instants, except `me`, ignoring errors of lock and store.
 
-    With EAGER settings all other writers count as dead.
+    With EAGER settings all count as dead.
     """
     with contextlib.suppress(CasError, LockError):
         _recover(table, timeline, {me}, eager=table.settings.is_eager)
 
 
 def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
-    """Delete in the background old heartbeats of instants that are not pending, ignoring store errors.
+    """Delete in the background old heartbeats of instants not pending, ignoring store errors.
 
     `timeline` must have all pending instants.
     """
@@ -162,7 +163,10 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 
 
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
-    """Remove under the lock a clustering that a dead process was to run itself; return False if it stays pending."""
+    """Remove and report, under the lock, a clustering that a dead process was to run itself.
+
+    Returns False if it stays: its process lives, or any process may run it.
+    """
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
             return True
@@ -190,7 +194,10 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write if its writer is dead, or with `force`."""
+    """Roll back one pending write if its writer is dead, or with `force` in any case.
+
+    Raises `HistoryGone` if it is not pending, `Aborted` if its writer is alive.
+    """
     timeline = table.listed_timeline()
     if begin not in timeline.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
@@ -203,7 +210,6 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
-    """Delete dead instants' markers and heartbeats, dead intents, checkpoints of ended logs."""
     silent = plans.silent_begins(table)  # Before the timeline is listed: a write that begins in between is not in it.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
@@ -213,7 +219,10 @@ def _remove_leftovers(table: TableContext) -> None:
 
 
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    """Roll back or finish dead instants (`eager`: all pending ones) except `spared`; return their begin times."""
+    """Roll back dead writers, finish dead rollbacks and restores, remove dead processes' clusterings; except `spared`.
+
+    `eager`: all pending ones count as dead. Returns their begin times, oldest first.
+    """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     dead = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
@@ -238,14 +247,13 @@ def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
 
 
 def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[str, ...]:
-    """Return the dead suspects; a JVM rollback has no heartbeat, so its plan's age counts."""
     rollbacks = suspects & {*timeline.pending_rollbacks}
     dead_rollbacks = rollbacks & {*plans.dead_plans(table, timeline, Action.ROLLBACK)} if rollbacks else rollbacks
     return tuple(sorted({*plans.dead_among(table, suspects - rollbacks), *dead_rollbacks}))
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish this rollback under the lock; without its plan, delete its pending state."""
+    """Finish a pending rollback under the lock; without its plan, delete its pending states only."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
@@ -275,7 +283,11 @@ class RestoreResult:
 
 
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
-    """Finish a dead archival and all pending restores, then undo all writes after `version`, under the lock."""
+    """Undo all writes after `version`, also pending ones, under the lock; first finish dead archivals and restores.
+
+    Raises `HistoryGone` if `version` or its files are gone, or a later write was archived or has a savepoint; `Aborted`
+    for a pending write with a metadata table.
+    """
     refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
@@ -300,14 +312,14 @@ def restore(table: TableContext, version: TableVersion) -> RestoreResult:
 
 
 def finish_restore(table: TableContext, begin: str) -> None:
-    """Finish this restore of a dead executor under the lock, if it is pending."""
+    """Finish a dead executor's restore under the lock, if pending."""
     with table.lock.acquire() as lease:
         if begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out_restore(table, lease, begin, read_restore_plan(table, begin))
 
 
 def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
-    """Finish the restores of dead executors; return whether any existed."""
+    """Return whether any existed."""
     dead = plans.dead_plans(table, timeline, Action.RESTORE)
     for begin in dead:
         finish_restore(table, begin)
@@ -315,7 +327,7 @@ def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
-    """Read the plan of an uncompleted restore."""
+    """Read an uncompleted restore's plan."""
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
@@ -338,11 +350,14 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 
 
 def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
-    """Wait for late publishes; delete any metadata table, the plan's victims and their files; complete the restore."""
+    """Delete any metadata table, then the plan's victims with their files; complete and report the restore.
+
+    First waits until no publish can appear late.
+    """
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     if table.config().named_metadata:
-        metadata_table.retire(table, lease)  # It lists commits that are removed here.
+        metadata_table.retire(table, lease)
     files = plans.files_by_begin(table)
     timeline = table.listed_timeline()
     # Readers see the table after some commit, never a part of one.
@@ -361,7 +376,6 @@ def _carry_out_restore(table: TableContext, lease: Lease, begin: str, plan: Rest
 
 
 def _undo(table: TableContext, timeline: Timeline, victim: str, files: tuple[str, ...]) -> None:
-    """Delete one instant; its completed file goes first and hides the commit."""
     for done in (i for i in timeline.begun_at(victim) if i.is_completed and i.changes_rows):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
     plans.remove_files(table, victim, files)

@@ -33,14 +33,17 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write under the lock the properties that JVM writers adopt; return the changes."""
+    """Write under the lock the properties that JVM writers adopt; return the changes, maybe none.
+
+    Also deletes statistics of a kept metadata table. `all_in_utc` skips the check of zones. Raises UnsupportedTable if
+    it would not be writable, perhaps `Aborted` for a pending write.
+    """
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
     def change(config: TableConfig) -> TableConfig:
-        """Return the shared configuration; sets `done` and `keeps`."""
         nonlocal done, keeps
         config = with_key_spelling(table, config)
         done, keeps = _setting_changes(table, config, all_in_utc=all_in_utc), _keeps_listing(table, config)
@@ -50,13 +53,16 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, change)
-        for folder in STATISTICS if keeps else ():  # The properties no longer name them.
+        for folder in STATISTICS if keeps else ():
             table.store.delete_all([entry.path for entry in table.store.list(f"{METADATA_TABLE}/{folder}/")])
     return done
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove under the lock the properties that `share` wrote; return them."""
+    """Remove under the lock the properties that `share` wrote, and return them; `dry_run` only returns.
+
+    Raises `Aborted` for a pending write.
+    """
     if dry_run:
         return _removed_settings(table.config())
     with table.lock.acquire() as lease:
@@ -73,8 +79,8 @@ def _removed_settings(config: TableConfig) -> tuple[SettingChange, ...]:
 
 
 def set_visibility(table: TableContext, visibility: str) -> None:
-    """Write the order in which commits become visible; this ends the lock's log and all undecided intents."""
-    with_visibility(table.config(), visibility)  # A wrong value raises before the lock is requested.
+    """Write the order in which commits become visible; this ends the lock's log and undecided intents."""
+    with_visibility(table.config(), visibility)
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, partial(with_visibility, wanted=visibility))
 
@@ -84,7 +90,6 @@ def _keeps_listing(table: TableContext, config: TableConfig) -> bool:
 
 
 def _setting_changes(table: TableContext, config: TableConfig, *, all_in_utc: bool) -> tuple[SettingChange, ...]:
-    """Return the changes that sharing makes; `UnsupportedTable`: the table is not writable then, or not in UTC."""
     keeps = _keeps_listing(table, config)
     check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC" and not all_in_utc:
@@ -109,7 +114,11 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Check all keys against the bucket index, then write it under the lock."""
+    """Read all base files' keys; if each is in its bucket, write the bucket index to the properties under the lock.
+
+    `bucket_by`: the hashed columns; empty: all keys. Raises UnsupportedTable for misplaced rows or another index,
+    `Aborted` if writers committed during ten tries.
+    """
     config = table.config()
     keys = config.record_keys
     index = BucketIndex(buckets, named_columns("bucket_by", bucket_by) or keys).checked(keys)
@@ -132,7 +141,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """List files, read base files' keys; raise UnsupportedTable if a row is in another bucket."""
+    """List files, read base files' keys; raise UnsupportedTable if a row or file id is not of its bucket."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

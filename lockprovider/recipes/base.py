@@ -1,7 +1,4 @@
-"""Base classes of the recipes: their URLs, forked children, and writes that many callers share.
-
-Callers hold no lock that an interrupt could leave locked.
-"""
+"""Base classes of the recipes: their URLs, forked children, and writes that many callers share."""
 
 from __future__ import annotations
 
@@ -100,8 +97,6 @@ class AtUrl:
 
 
 class Recipe(AtUrl, ProcessBound):
-    """Base of the recipes."""
-
     def close(self) -> None:
         """Stop taking operations."""
 
@@ -146,7 +141,6 @@ class StoreCheck:
             self._has_passed = True
 
     def create(self, path: str, data: bytes, timeout_s: float) -> bool:
-        """Create an object in a checked store; return whether this call did."""
         self.require()
         outcome = self._root.put_if_absent(path, data, timeout=timeout_s)
         if isinstance(outcome, Unknown):
@@ -155,12 +149,10 @@ class StoreCheck:
 
 
 def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:
-    """Return the `repr` of a recipe's object."""
     return f"<{type(recipe).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
 
 
 def process_name() -> str:
-    """Return this process's host and pid, for people."""
     return f"{socket.gethostname()}, pid {os.getpid()}"
 
 
@@ -191,32 +183,26 @@ class Backlog(Generic[T]):
     took_s: float = 0.0
 
     def with_arrived(self, *operations: T) -> Backlog[T]:
-        """Return the backlog with more operations."""
         return replace(self, waiting=(*self.waiting, *operations))
 
     def pace_left_s(self, now_s: float, pace_s: float) -> float:
-        """Return the seconds until the next write."""
         return max(0.0, self.answered_s + pace_s - now_s)
 
     def gather_s(self, now_s: float) -> float:
-        """Return the seconds to wait for more operations."""
         if len(self.waiting) >= self.last_count:
             return 0.0
         return max(0.0, self.answered_s + PATIENCE * self.took_s - now_s)
 
     def start_write(self) -> tuple[Backlog[T], tuple[T, ...]]:
-        """Return the backlog of a begun write, and its batch; () while one is under way."""
         if self.under_way:
             return self, ()
         return replace(self, waiting=(), under_way=self.waiting), self.waiting
 
     def end_write(self, began_s: float, now_s: float) -> Backlog[T]:
-        """Return the backlog after the write under way."""
         return replace(self, under_way=(), last_count=len(self.under_way), answered_s=now_s, took_s=now_s - began_s)
 
 
 def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
-    """Return the seconds from an answer to the next write."""
     learned = throttled_s is not None and now_s - throttled_s < LEARNED_S
     return max(base_s, THROTTLED_PACE_S) if learned else base_s
 
@@ -247,18 +233,17 @@ class Batcher(ProcessBound, Generic[Op, T]):
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
-        """Pace writes to one a second for a minute."""
         self._throttled_s = self._world.monotonic_s()
 
     @property
     def waiting(self) -> int:
-        """Number of operations not yet in a write."""
         return len(self._backlog.waiting) + len(self._arrived)
 
     def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
-        """Add an operation to the next write, start the writing thread unless it runs, and return the future.
+        """Add an operation to the next write, and return the future of its result (`answer`, or a new one).
 
-        Raises CoordinationError once closed, or Overloaded. `uncancellable`: its number must not be skipped.
+        Starts the writing thread unless it runs. An `uncancellable` future ignores `cancel`. Raises CoordinationError
+        once closed, Overloaded beyond 10,000 waiting ones.
         """
         answer = answer or Later()
         if uncancellable:
@@ -274,7 +259,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer
 
     def do(self, operation: Op, answer: Later[T] | None = None) -> T:
-        """Submit an operation, and wait for it; an interrupt cancels it, unless a write took it."""
         answer = answer or Later()
         try:
             self.submit(operation, answer=answer)
@@ -283,7 +267,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
             answer.cancel()
 
     def wait(self, answer: Later[T]) -> T:
-        """Wait for an operation's result; see `wait_all`."""
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
@@ -299,7 +282,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 answer.cancel()
 
     def await_end(self, answers: Iterable[Later[T]]) -> None:
-        """Wait for all operations; an interrupt cancels none."""
         for answer in answers:
             while not self.wait_slice(answer):
                 pass
@@ -314,7 +296,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait for waiting ones, at most `timeout_s`; not on the writing thread."""
+        """Refuse further operations, and wait until the others are written, at most `timeout_s`.
+
+        On the writing thread it does not wait.
+        """
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
         while (self.waiting or self._writing.locked()) and self._writer is not threading.current_thread():
@@ -328,7 +313,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 writer.join(left_s)
 
     def _have_written(self) -> None:
-        """Start the writing thread unless it runs; an ending interpreter writes on this thread."""
         if self._writing.locked():
             return
         try:
@@ -337,7 +321,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._run()
 
     def _run(self) -> None:
-        """Write waiting batches here, unless another thread already does."""
+        """Write batches on this thread until no operation waits; return at once if another thread already writes."""
         while self.waiting and self._writing.acquire(blocking=False):
             try:
                 self._writer = threading.current_thread()
@@ -348,7 +332,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Call `write` once with a batch's uncancelled operations, and set each future's result or error."""
+        """Call `write` with a batch's operations, except cancelled ones, and set each future's result or error.
+
+        If `write` raises or returns another number of results, all futures get that error.
+        """
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
         try:
@@ -365,7 +352,10 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 answer.set_result(result)
 
     def _next(self) -> tuple[Waiting[Op, T], ...]:
-        """Wait for more operations and the pace, and return a batch marked as under way; () if none waits."""
+        """Remove and return all waiting operations, as the batch under way; () if none waits.
+
+        First waits shortly for as many operations as the last write carried, then for the pace between writes.
+        """
         self._take_arrived()
         if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
             self._gathered.clear()
@@ -387,8 +377,6 @@ class Batcher(ProcessBound, Generic[Op, T]):
 
 
 class BatchedRecipe(Recipe, Generic[Op, T]):
-    """Base of the recipes whose callers share writes."""
-
     _writer: Any
 
     def __init__(self, store: Store, path: str, world: World | None, pace_s: float | None) -> None:

@@ -47,7 +47,10 @@ class NoFrame(Exception):
 
 
 def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:
-    """Send a JSON frame; after BrokenLink a part may be sent."""
+    """Send JSON behind its length. NoFrame: no JSON, or above 8 MiB.
+
+    BrokenLink: a failure, or `timeout_s` passed; a part may be sent.
+    """
     with undecodable_as(NoFrame, "the content makes no frame"):
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
         check_fits(data, most=FRAME_BYTES)
@@ -59,7 +62,10 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a JSON object, or raise BrokenLink."""
+    """Receive a JSON object.
+
+    Raises BrokenLink for others, above `most` bytes, at a hang-up, or after `timeout_s` (None: never).
+    """
     end_s = None if timeout_s is None else CLOCK.monotonic_s() + timeout_s
     size = _LENGTH.unpack(_exactly(link, _LENGTH.size, end_s))[0]
     if size > most:
@@ -70,7 +76,10 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
-    """Receive `size` bytes before `end_s`, or raise BrokenLink; changes the socket's timeout."""
+    """Receive exactly `size` bytes; changes the socket's timeout.
+
+    Raises BrokenLink at a hang-up, or at `end_s` (monotonic).
+    """
     parts: list[bytes] = []
     while size > 0:
         left_s = None if end_s is None else end_s - CLOCK.monotonic_s()
@@ -89,7 +98,10 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove(link: socket.socket, key: str, *, asks: bool) -> None:
-    """Exchange proofs of the key, or raise BrokenLink."""
+    """Exchange proofs, both ways, that each side knows `key`. `asks`: this side sends the requests.
+
+    Raises BrokenLink for a wrong proof, another version, or 2 s of silence.
+    """
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
     hello = receive_frame(link, _HELLO_S, _HELLO_BYTES)
@@ -109,7 +121,6 @@ def _proof(key: str, side: str, nonces: str) -> str:
 
 
 def has_hung_up(link: socket.socket) -> bool:
-    """Return whether a peer that must be silent hung up or sent data."""
     try:
         with selectors.DefaultSelector() as ready:
             ready.register(link, selectors.EVENT_READ)
@@ -131,7 +142,7 @@ _ANSWER_S = 20.0  # of a broker whose store is silent
 class Service:
     """Listens on a thread once created; calls `serve` on a thread for each peer that proves the key.
 
-    `host` None: a Unix socket in a private folder, which a killed process leaves behind.
+    `host` None: a Unix socket in a private folder.
     """
 
     def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
@@ -155,7 +166,7 @@ class Service:
         Worker(self._accept, "broker").start()
 
     def close(self) -> None:
-        """Stop listening, close all connections, and remove the socket's folder."""
+        """Stop listening, close all connections, and remove a Unix socket's folder."""
         with self._guard:
             self._over.set()
             peers = [*self._peers]
@@ -168,14 +179,16 @@ class Service:
             self._folder()
 
     def abandon(self) -> None:
-        """Close a forked child's copies of the sockets."""
         if self._folder is not None:
             self._folder.detach()
         for open_socket in (self._socket, *self._peers):
             open_socket.close()
 
     def _accept(self) -> None:
-        """Admit each peer that connects, until closed; a failure is logged once, and tried again each second."""
+        """Accept connections and admit each peer, until closed.
+
+        A failure waits a second; the first of several is logged.
+        """
         is_failing = False
         while True:
             try:
@@ -189,7 +202,10 @@ class Service:
                     return
 
     def _admit(self, peer: socket.socket) -> None:
-        """Answer the peer on a new thread, or hang up beyond 1000 peers."""
+        """Answer the peer on a new thread; hang up once closed, beyond 1000 peers, or if no thread starts.
+
+        The last one raises RuntimeError.
+        """
         with self._guard:
             is_welcome = not self._over.is_set() and len(self._peers) < _PEERS
             if is_welcome:
@@ -240,7 +256,11 @@ class Link:
             raise BrokenLink(f"{address}: {error}") from error
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send operations, and return an answer for each; after BrokenLink the outcome is unknown."""
+        """Send encoded operations to the broker, and return its encoded results in their order.
+
+        After 3 s of silence, 20 s in all, or a wrong answer, closes the connection and raises BrokenLink: they may be
+        done.
+        """
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
         try:
@@ -258,7 +278,6 @@ class Link:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(OSError, AttributeError):
             self._socket.close()
 
@@ -272,8 +291,6 @@ _SEND_S = 5.0
 
 
 class WireCodec(Protocol[T]):
-    """Encodes operations as JSON."""
-
     def may_hand_over(self, operation: T) -> bool:
         """Return whether a broker may carry it out."""
 
@@ -291,7 +308,10 @@ class WireCodec(Protocol[T]):
 
 
 def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument
-    """Return the broker's interface ("": Unix socket, None: no broker)."""
+    """Return the interface of a `broker=` argument: None for False, an address as it is, "" (a Unix socket) for True.
+
+    Without such sockets 127.0.0.1. Raises InvalidInput for other values, 0.0.0.0 and ::.
+    """
     if broker is False:
         return None
     if broker is True:
@@ -322,7 +342,7 @@ class Broker(Generic[T]):
         self.reset()
 
     def reset(self) -> None:
-        """Close a forked child's socket copies, and drop the key."""
+        """Close a forked child's copies of the sockets, and forget the own offer, avoided brokers, and `close`."""
         if self._service is not None:
             self._service.abandon()
         self._service = None
@@ -333,9 +353,10 @@ class Broker(Generic[T]):
         self._own_offer: Offer | None = None
 
     def offers(self, named: object) -> object:
-        """Return the brokers to name in the object's next version.
+        """Return the object's brokers by host, for its next version: `named`, maybe with this process added.
 
-        Offers this one, and starts to listen, if its host has no other.
+        It is added, and starts to listen, if its host names no broker, or one that failed within 5 s, unless `host` is
+        None.
         """
         if self._host is None:
             return named
@@ -350,9 +371,10 @@ class Broker(Generic[T]):
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
     ) -> HandedOver | None:
-        """Send own operations to the broker in `named`, and wait for its answers; None: carry them out here.
+        """Ask this host's broker in `named` to do this process's operations, and wait. None: do them here.
 
-        Never asks one of `asked_addresses`, and adds the asked one. Foreign operations get `NotHere`.
+        `sent` marks operations that may be done, also in the result. Its `results` are None if any was not done. Other
+        processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
         """
         if self._host is None:
             return None
@@ -379,7 +401,7 @@ class Broker(Generic[T]):
         return HandedOver(merged, tuple(sent))
 
     def close(self) -> None:
-        """Close all connections, and stop answering."""
+        """Stop this process's broker and close its link to another; no broker starts again."""
         with self._guard:
             self._closed = True
             service, self._service = self._service, None
@@ -389,7 +411,11 @@ class Broker(Generic[T]):
             self._link.close()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
-        """Ask the offered broker, connecting if needed; after a failure avoid it for 5 s. None: nothing was sent."""
+        """Ask the broker in `offer`, connecting if needed; return each operation's result or error.
+
+        The flags mark operations that may be done already. None: they make no frame. After a broken link each result is
+        `NotHere`, and the broker is avoided for 5 s.
+        """
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
         try:
@@ -421,7 +447,10 @@ class Broker(Generic[T]):
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()
 
     def _listening(self) -> Offer | None:
-        """Start this process's broker on the first call; return its address and key, or None."""
+        """Start this process's broker on the first call; return its address and key.
+
+        None: closed, or it could not start, which is logged, and not tried again.
+        """
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
@@ -435,7 +464,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
-        """Answer the peer's requests one after another until the link breaks, which raises BrokenLink."""
+        """Answer the peer's requests one after another, until BrokenLink: it hung up, or sent something malformed."""
         while True:
             request = receive_frame(peer, None)
             with undecodable_as(BrokenLink, "operations are not understood"):
@@ -451,7 +480,11 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Submit a bundle, send a sign of life each 0.5 s while it waits, and return encoded results."""
+        """Submit a bundle to this process's batcher, and return its encoded results.
+
+        Sends the peer a sign of life each 0.5 s. After an error each result is `NotHere`; BrokenLink cancels the
+        bundle, unless a write took it.
+        """
         try:
             answer = self._submit(bundle)
         except CoordinationError:
@@ -482,14 +515,17 @@ class Handover(Generic[T]):
         self._left_out: dict[int, NotHere] = {}
 
     def ask(self, named: object, sent: Sequence[bool]) -> HandedOver | None:
-        """Hand the batch to a broker in `named`; None: carry it out here."""
         handed = self._broker.hand_over(named, self._operations, sent, self._asked)
         if handed is not None:
             self.handed = handed.sent
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations, with `nothing` in place of foreign ones of a closed connection, or that add a name."""
+        """Return the operations to write here, with `nothing` in place of those left out, which it remembers.
+
+        Left out are foreign operations of closed connections, or for which `adds_a_name` returns True. `sent` marks
+        those that may be done.
+        """
         self._left_out = {}
         hung_up: dict[int, bool] = {}
         for index, operation in enumerate(self._operations):
@@ -505,11 +541,9 @@ class Handover(Generic[T]):
         ]
 
     def with_left_out(self, results: Sequence[Any]) -> list[Any]:
-        """Return the draft's results, with `NotHere` for what it left out."""
         return [self._left_out.get(index, result) for index, result in enumerate(results)]
 
     def outcomes(self, results: Sequence[Any], unknown: Callable[[str], Exception]) -> list[Any]:
-        """Return the results, with `unknown(message)` for errors of unknown outcome."""
         answers = zip(results, self.handed, strict=True)
         return [
             unknown(str(result)) if broker_rules.is_unknown(result, handed=handed) else result

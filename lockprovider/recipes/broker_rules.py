@@ -1,6 +1,6 @@
 """Decisions about handing operations to a broker, and what its answers prove. Pure.
 
-"A broker" in `lockprovider/recipes/README.md` has the promises. The rules that it leaves out:
+The rules that "A broker" in `lockprovider/recipes/README.md` leaves out:
 
 1. A broker answers when its write is done. Without an answer, operations may be done (`sent`).
 2. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
@@ -74,7 +74,10 @@ class HandedOver:
 
 
 def flatten(operations: Sequence[Any]) -> list[Any]:
-    """Flatten bundles into operations, foreign ones first: before other names can make the table forget theirs."""
+    """Return the operations of all bundles as `Foreign`, then the others, in their order.
+
+    Others could make the table of producers forget names of foreign ones.
+    """
     flattened: list[Any] = []
     for operation in operations:
         if isinstance(operation, Bundle):
@@ -85,7 +88,10 @@ def flatten(operations: Sequence[Any]) -> list[Any]:
 
 
 def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Return a result for each operation, a list for a bundle, from `results` in `flatten`'s order."""
+    """Return each operation's result, for a bundle a list.
+
+    `results` are in the order of `flatten(operations)`.
+    """
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]
@@ -96,12 +102,14 @@ def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
 
 
 def without_bundle(operation: Any) -> Any:
-    """Return the operation without its bundle."""
     return operation.operation if isinstance(operation, Foreign) else operation
 
 
 def offers_of(named: object) -> dict[str, Offer]:
-    """Return brokers by host from a mapping of hosts to text pairs, without malformed entries; {} for other values."""
+    """Return each host's broker (address, key) from a stored mapping.
+
+    Malformed ones are skipped.
+    """
     if not isinstance(named, Mapping):
         return {}
     offers = {}
@@ -112,19 +120,16 @@ def offers_of(named: object) -> dict[str, Offer]:
 
 
 def with_offer(named: object, host: str, offer: Offer) -> dict[str, Offer]:
-    """Return the brokers with this one as the newest."""
     other_offers = {name: known_offer for name, known_offer in offers_of(named).items() if name != host}
     return dict([*other_offers.items(), (host, offer)][-PLACES:])
 
 
 def broker_to_ask(named: object, host: str, own_offer: Offer | None, avoided: Callable[[str], bool]) -> Offer | None:
-    """Return the broker to hand operations to, if any."""
     offer = offers_of(named).get(host)
     return None if offer is None or offer == own_offer or avoided(offer[0]) else offer
 
 
 def combine_answers(answers: Sequence[Any], sent: Sequence[bool]) -> HandedOver:
-    """Return a broker's results; if incomplete, mark operations that may be done."""
     if not any(isinstance(answer, NotHere) for answer in answers):
         return HandedOver(list(answers), tuple(sent))
     pairs = zip(answers, sent, strict=True)
@@ -132,13 +137,11 @@ def combine_answers(answers: Sequence[Any], sent: Sequence[bool]) -> HandedOver:
 
 
 def is_unknown(result: object, *, handed: bool) -> bool:
-    """Return whether the outcome cannot be known."""
     in_doubt = handed and isinstance(result, Exception) and not isinstance(result, (*_FINAL, NotHere))
     return in_doubt or isinstance(result, Forgotten)
 
 
 def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any]:
-    """Encode a result; errors unknown to other processes become `NotHere`."""
     if isinstance(result, NotHere):
         return {"not_here": result.sent}
     if isinstance(result, BaseException):
@@ -148,7 +151,10 @@ def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any
 
 
 def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
-    """Decode a result; an encoded error is returned."""
+    """Return a broker's result, decoded by `decode`, or the error that it encodes.
+
+    Malformed ones raise TypeError or KeyError.
+    """
     if not isinstance(encoded, dict):
         raise TypeError(f"{encoded!r} is no result")
     if "not_here" in encoded:

@@ -1,8 +1,6 @@
 """Errors of the recipes: a second tree, next to `LockError`. Each can be pickled.
 
 "Errors" in `lockprovider/recipes/README.md` says what to do.
-
-`fsspec_cas.OutcomeUnknown` means that a write's answer was lost and cannot be settled.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ _LONGEST_TEXT = 1 << 16  # characters
 
 
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
-    """Return a JSON copy of the value (tuples become lists), or raise InvalidInput."""
+    """Return a JSON copy of the value (tuples become lists).
+
+    Raises InvalidInput for NaN, keys that are no text, and above `most` bytes or 64 levels.
+    """
     _check_keys(value, argument, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -32,12 +35,10 @@ def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
 
 
 def copied(stored: Any) -> Any:
-    """Return a copy of a stored JSON value."""
     return json.loads(json.dumps(stored))
 
 
 def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
-    """Return text that UTF-8 can store, or raise InvalidInput."""
     text = check_text(value, argument)
     if len(text) > most:
         raise InvalidInput(f"{argument} has {len(text)} characters, and {most} are the most: give a shorter one")
@@ -47,14 +48,12 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
 
 
 def check_producer(value: Any, argument: str) -> str:
-    """Return a producer's name, or raise InvalidInput."""
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
         raise InvalidInput(f"{argument}={value!r} must be a name that does not begin with {UNNAMED!r}")
     return check_storable(value, argument, _LONGEST_NAME)
 
 
 def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
-    """Check a stored object's format number, or raise MalformedObject."""
     if as_whole(fields["format"], "format") not in formats:
         versions = " and ".join(map(str, formats))
         raise MalformedObject(
@@ -63,7 +62,6 @@ def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
 
 
 def check_fence(fence: Any) -> int:
-    """Return the epoch of a lease, term or job, or the epoch itself."""
     epoch = getattr(fence, "epoch", fence)
     if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 < epoch <= LARGEST_NUMBER:
         raise InvalidInput(f"fence={fence!r} must be a lease, a term, a job, or its epoch (a whole number above 0)")
@@ -71,11 +69,11 @@ def check_fence(fence: Any) -> int:
 
 
 def epoch_of(fence: Any) -> int:
-    """Return the epoch of a fence (None: 0)."""
     return 0 if fence is None else check_fence(fence)
 
 
 def _check_keys(value: Any, argument: str, levels: int) -> None:
+    """Raise InvalidInput if any dict in the value has a key that is no text, or it is nested deeper than `levels`."""
     if isinstance(value, (dict, list, tuple)) and not levels:
         raise InvalidInput(
             f"{argument} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse"
@@ -94,7 +92,7 @@ class FailedNumbers:
     failed: dict[Hashable, int] = field(default_factory=dict)
 
     def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
-        """Return, by index, a SequenceGap for each number above its producer's failed one.
+        """Return, by index, a SequenceGap for each number above its producer's failed one; None is unnumbered.
 
         A repeat of that one earlier in the batch lets later ones pass.
         """
@@ -116,9 +114,9 @@ class FailedNumbers:
         named: Sequence[ProducerNumber | None],
         carry_out: Callable[[list[T]], Sequence[Any]],
     ) -> list[Any]:
-        """Call `carry_out` on operations not held up; return all results, SequenceGap for the others.
+        """Call `carry_out` with the operations not held up, if any; return all results in order.
 
-        Records failed numbers.
+        Those held up get SequenceGap. Records failed numbers; an error of `carry_out` fails all, and is raised.
         """
         gaps = self.held_up(named)
         taken = [operation for index, operation in enumerate(operations) if index not in gaps]
@@ -134,7 +132,10 @@ class FailedNumbers:
         return results
 
     def note(self, numbered: ProducerNumber | None, result: object) -> None:
-        """Record a number's error if it is the lowest failed one; success removes it."""
+        """Record a number's error if it is its producer's lowest failed one; success removes it.
+
+        SequenceGap and None are ignored.
+        """
         if numbered is None:
             return
         who, number = numbered
@@ -144,5 +145,4 @@ class FailedNumbers:
             del self.failed[who]
 
     def forget(self, who: Hashable) -> None:
-        """Drop a producer's failed number."""
         self.failed.pop(who, None)

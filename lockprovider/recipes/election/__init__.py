@@ -1,4 +1,1 @@
-"""Leader election, `lockprovider.election`.
-
-`decide.py` has the stored bytes and the decisions (pure), `term.py` the requests and the term.
-"""
+"""Leader election, `lockprovider.election`."""

@@ -1,7 +1,5 @@
 """Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
-"Elections" in `lockprovider/recipes/README.md` has the promises. The reasons:
-
 1. A candidate takes a second off the record's age by the store's clock: both times are whole seconds.
 2. A leader's belief counts from the SEND of its last successful write. Counted from the answer, two could believe.
 3. A leader resigns by a write, not by a delete: each epoch is given once.
@@ -23,8 +21,7 @@ from lockprovider.recipes.values import check_format, copied
 # "since_ms": n, "value": JSON, "write": uuid}
 #
 # `owner` is the candidate's id, `heir` is to lead next. `since_ms` is the leader's wall clock when its term began.
-# `write` is the write's id: it settles a lost answer, and makes the bytes of each write differ. Unknown fields are
-# kept; an unknown format is never overwritten.
+# `write` is the write's id: it makes the bytes of each write differ.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
 LARGEST_VALUE = 3 << 20  # bytes
@@ -33,8 +30,6 @@ _HEIRS_SHARE = 3  # of the validity, to stand
 
 @dataclass(frozen=True, slots=True)
 class ElectionRecord:
-    """Record of the last leader."""
-
     epoch: int
     owner: str
     name: str
@@ -54,15 +49,12 @@ class ElectionRecord:
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
 
     def is_of(self, owner: str, epoch: int) -> bool:
-        """Return whether the record is of this unresigned term."""
         return (self.owner, self.epoch, self.resigned) == (owner, epoch, False)
 
     def resign(self, write: str, heir: str) -> ElectionRecord:
-        """Return the record that ends the term."""
         return replace(self, resigned=True, heir=heir, write=write)
 
     def encode(self) -> bytes:
-        """Encode as JSON."""
         fields = {"format": _FORMAT, "epoch": self.epoch, "owner": self.owner, "name": self.name}
         fields |= {"validity_ms": self.validity_ms, "resigned": self.resigned, "heir": self.heir}
         fields |= {"since_ms": self.since_ms, "value": self.value, "write": self.write}
@@ -73,7 +65,10 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 
 
 def decode_election(data: bytes, path: str) -> ElectionRecord:
-    """Decode a record, or raise MalformedObject."""
+    """Decode an election's object; other bytes and newer formats raise MalformedObject.
+
+    Unknown fields are kept in `more`.
+    """
     message = f"the object {path!r} is not an election and was not overwritten"
     step = "give the election another path, or remove the object if nothing needs it"
     with undecodable_as(MalformedObject, message, step):
@@ -99,8 +94,6 @@ _POLL_EVEN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CandidateId:
-    """Constants of a candidate."""
-
     owner: str
     name: str
     validity_ms: int
@@ -129,19 +122,16 @@ class Leading:
 def observe(
     before: Observed | None, record: ElectionRecord, version: Version, now_s: float, age_s: float = 0.0
 ) -> Observed:
-    """Return the observation after a read at `now_s`; an unchanged version keeps its `until_s`."""
     if before is not None and before.version == version:
         return replace(before, is_removed=False)
     return Observed(record, version, now_s + record.protected_s - max(0.0, age_s - STAMPS_S))
 
 
 def observe_missing(before: Observed | None) -> Observed | None:
-    """Return the observation of a missing object."""
     return None if before is None else replace(before, is_removed=True)
 
 
 def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
-    """Return whether the candidate may try to be elected."""
     if observed is None or now_s >= observed.until_s:
         return True
     record = observed.record
@@ -153,7 +143,6 @@ def may_stand(me: CandidateId, observed: Observed | None, now_s: float) -> bool:
 def candidate_record(
     me: CandidateId, observed: Observed | None, highest: int, *, write: str, now_ms: int, value: object = None
 ) -> ElectionRecord:
-    """Build the record that elects the candidate; in a new object, `now_ms` exceeds earlier epochs."""
     record = None if observed is None or observed.is_removed else observed.record
     epoch = max(highest + 1, now_ms) if record is None else max(highest, record.epoch) + 1
     more = () if record is None else record.more
@@ -161,7 +150,6 @@ def candidate_record(
 
 
 def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float) -> float:
-    """Return the seconds until the next read."""
     pause = poll_s * (_POLL_EVEN + (1 - _POLL_EVEN) * draw)
     if observed is None:
         return pause
@@ -169,12 +157,10 @@ def pause_s(observed: Observed | None, now_s: float, poll_s: float, draw: float)
 
 
 def term_after(me: CandidateId, record: ElectionRecord, version: Version, sent_s: float) -> Leading:
-    """Return the term after a successful write sent at `sent_s`."""
     return Leading(record, version, sent_s + record.validity_ms / 1000 - me.margin_s)
 
 
 def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Observed | None) -> Leading | None:
-    """Return the term if a later read shows the candidacy."""
     if observed is None or observed.is_removed or observed.record.write != sent.write:
         return None
     return term_after(me, sent, observed.version, sent_s)
@@ -183,7 +169,6 @@ def elected(me: CandidateId, sent: ElectionRecord, sent_s: float, observed: Obse
 def renewed(
     me: CandidateId, leading: Leading, sent: ElectionRecord, sent_s: float, observed: Observed | None
 ) -> Leading | None:
-    """Return the term if a later read shows that it goes on."""
     if not goes_on(me, leading, observed):
         return None
     assert observed is not None  # noqa: S101 - a term that goes on has a record
@@ -193,7 +178,6 @@ def renewed(
 
 
 def goes_on(me: CandidateId, leading: Leading, observed: Observed | None) -> bool:
-    """Return whether the object holds this very term."""
     return observed is not None and not observed.is_removed and observed.record.is_of(me.owner, leading.record.epoch)
 
 
@@ -262,7 +246,6 @@ LeaderChange = Elected | Resigned | Lapsed
 
 
 def leads(observed: Observed | None, now_s: float) -> Leader | None:
-    """Return the current leader, as far as an observer knows."""
     if observed is None or observed.is_removed or observed.record.resigned or now_s >= observed.until_s:
         return None
     record = observed.record
@@ -270,7 +253,10 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return the change since `before` led, if any."""
+    """Return the change since a read when `before` led (None: no candidate), if any.
+
+    Elected: another leader, epoch or value. Lapsed: the leader's time has passed, or the object is gone.
+    """
     leader = leads(observed, now_s)
     if leader is not None:
         return None if leader == before else Elected(leader)

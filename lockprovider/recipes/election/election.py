@@ -112,7 +112,8 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        Raises NotElected after `stop` or `deadline_s`; after `deadline_s` instead the error of a try without an answer.
+        While this candidate leads, sends nothing. Raises NotElected after `stop`, or at `deadline_s` (monotonic); then
+        instead the error of an unanswered try.
         """
         if self.stopping:
             raise NotElected(f"this candidate for {self.path!r} was stopped")
@@ -173,7 +174,6 @@ class Election(Recipe):
         return None
 
     def ending(self, on_deposed: OnDeposed, grace: float | None) -> Ending:
-        """Return how `run` ends work that goes on after its term."""
         return Ending(on_deposed, self.settings.margin_s if grace is None else check_seconds(grace, "grace"))
 
     def stop(self) -> None:
@@ -206,8 +206,6 @@ class Election(Recipe):
     def leader(self) -> Leader | None:
         """Return the leader, as far as an observer can know, by one conditional GET; None: no candidate leads.
 
-        The first read may take one more request, for the record's age.
-
         >>> with election.lead():
         ...     election.leader().name
         'a'
@@ -217,9 +215,9 @@ class Election(Recipe):
         return leads(self._candidate.look(), self.world.monotonic_s())
 
     def watch(self) -> Iterator[LeaderChange]:
-        """Yield the current leader, then each change, until `stop`; changes between two reads may be missed.
+        """Yield `Elected` for the current leader, then each change, until `stop`.
 
-        Takes one conditional GET each `poll`. A silent store is asked again.
+        Changes between two reads may be missed. Takes one conditional GET each `poll`; Unavailable is ignored.
 
         >>> with election.lead():
         ...     next(election.watch()).leader.name
@@ -240,7 +238,7 @@ class Election(Recipe):
     def transfer(self, to: str) -> None:
         """Resign in favour of the named candidate: for a third of the validity no other one stands.
 
-        Raises NotElected if this candidate does not lead.
+        Raises NotElected if this candidate does not lead, InvalidInput for an empty name.
 
         >>> term = election.lead()
         >>> election.transfer("b")
@@ -333,7 +331,9 @@ class AsyncElection(RecipeForTasks[Election]):
         on_deposed: OnDeposed = "interrupt",
         grace: float | None = None,
     ) -> T | None:
-        """Run as `Election.run` does; `main` is a coroutine function, interrupted by cancellation.
+        """Lead and await `main(term)`, again after each lost term, until it returns; return its result.
+
+        After `stop` the result is None. See `Election.run`; here `main` is interrupted by cancellation.
 
         >>> async def main(term):
         ...     return "done"
@@ -366,7 +366,11 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait for the task, and return its error; end it as `ending` says, which may exit the process."""
+    """Wait until the task ends; return its error, or None.
+
+    Once the term is lost, cancels it each second, unless `ending` is "event"; "exit" may exit the process. A cancelled
+    caller gives the term up.
+    """
     lost = asyncio.ensure_future(term.wait_lost())
     try:
         await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)

@@ -66,7 +66,10 @@ class Candidate:
         self._highest = 0
 
     def look(self) -> Observed | None:
-        """Read and cache the record by a conditional GET. The first read may take a HEAD, for the record's age."""
+        """Read the record by a conditional GET, store it in `observed`, and return that; None: none was ever read.
+
+        A removed object's last record stays, with `is_removed`.The first read may take a HEAD.
+        """
         content = self._object.get()
         now_s = self.world.monotonic_s()
         if content is None:
@@ -84,9 +87,9 @@ class Candidate:
             return self.observed
 
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
-        """Try to be elected; return None if another candidate was.
+        """Write a record that elects this candidate over `observed`; return its term, None if refused.
 
-        After OutcomeUnknown a won term lapses, or is won again.
+        Unless it won, reads whether the record was stored all the same.
         """
         self._store_check.require()
         sent_s = self.world.monotonic_s()
@@ -99,9 +102,10 @@ class Candidate:
         return decide.elected(self.me, record, sent_s, self.look())  # a second copy may be refused
 
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
-        """Prolong the term by a write, in four tries, also applying `changes`.
+        """Prolong the term by a write, also replacing the record's fields in `changes`; return the renewed term.
 
-        After other errors than TermLost the deadline stays.
+        After a refusal or lost answer it reads, and tries again, four times (then Unavailable). TermLost: the deadline
+        has passed, or the object holds another term.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -123,7 +127,10 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term by a write, in four tries."""
+        """End the term by a write in favour of `heir` ("": any candidate); return silently if it is over already.
+
+        After four tries raises OutcomeUnknown.
+        """
         for _ in range(_SENDS):
             record = leading.record.resign(self.world.new_id(), heir)
             if isinstance(self._put(record, leading.version, _REQUEST_S), Won):
@@ -146,7 +153,10 @@ class Candidate:
         return cached[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age by the store's clock, by a HEAD."""
+        """Return the record's age by the store's clock, by a HEAD.
+
+        0.0: the version has changed, or the store tells no time.
+        """
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
         except ObjectNotFound:
@@ -156,7 +166,6 @@ class Candidate:
         return (info.answered_ms - info.modified_ms) / 1000
 
     def over(self, leading: Leading, why: str, reason: LossReason) -> TermLost:
-        """Build the error of a lost term."""
         message = f"the term {leading.record.epoch} of {self._path!r} is over: {why}; stop what it protects"
         return TermLost(message, reason)
 
@@ -172,7 +181,7 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(Signal):
-    """Signal that a term is over; `is_set` also checks the clock."""
+    """Signal that a term is over."""
 
     def __init__(self, over: Callable[[], bool]) -> None:
         super().__init__()
@@ -269,9 +278,10 @@ class Term:
             self._renew({"value": copy})
 
     def resign(self, to: str = "") -> None:
-        """End the term, so that another may begin. `to` leads next, if it stands within a third of the validity.
+        """End the term by a write, so that another may begin, and set `lost`.
 
-        May be repeated. After OutcomeUnknown or StoreError the term lapses.
+        `to` leads next, if it stands within a third of the validity. Repeated, or in a forked child, it does nothing.
+        After OutcomeUnknown or StoreError the term lapses.
 
         >>> term.resign(to="b")
         >>> election.leader() is None
@@ -323,11 +333,9 @@ class Term:
         return True
 
     def abandon(self, why: str) -> None:
-        """Mark the term as lapsed."""
         self._end(self._candidate.over(self._leading, why, LossReason.LAPSED))
 
     def _renew(self, changes: dict[str, Any]) -> None:
-        """Renew the term in the store; a loss ends it and raises."""
         try:
             self._leading = self._candidate.renew(self._leading, changes)
         except TermLost as error:
@@ -345,7 +353,7 @@ class Term:
         return True
 
     def _end(self, why: TermLost) -> None:
-        """Mark the term as lost, log that, and call the callbacks."""
+        """Set `lost`, with the reason `why`, log it, and call the callbacks; once only."""
         with self._telling:
             if Signal.is_set(self.lost):
                 return
@@ -382,11 +390,9 @@ class Ending:
             raise InvalidInput(f"on_deposed={self.on_deposed!r} must be one of {ways}")
 
     def pause_s(self, waited_s: float) -> float:
-        """Return the seconds until the next step."""
         return min(AGAIN_S, self.grace_s - waited_s) if self.on_deposed == "exit" else AGAIN_S
 
     def end_process(self, waited_s: float, epoch: int) -> None:
-        """Exit the process if the grace of "exit" is over."""
         if self.on_deposed == "exit" and waited_s >= self.grace_s:
             sys.stderr.write(f"lockprovider: term {epoch} is lost, but its work still runs: ending this process\n")
             sys.stderr.flush()
@@ -394,7 +400,10 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main` on its own thread; return whether it ended while it led, and its result."""
+    """Call `main(term)` on its own thread, and wait; return whether it ended while it led, and its result.
+
+    Once the term is lost, `ending` interrupts the call, and may exit the process. An interrupt gives the term up.
+    """
     call = _Call(main, term)
     try:
         while not call.done.wait(_LOOK_S):
@@ -408,7 +417,10 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 
 
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
-    """Return whether work ended while it led, maybe renewing the term, or raise its own error."""
+    """Return True if work ended without `error` while it led, False if its term was lost; else raise the error.
+
+    After Deposed, CancelledError, TermLost or Fenced renews the term first, to see; other errors are always raised.
+    """
     if error is None:
         return not term.lost.is_set()
     if isinstance(error, (Deposed, asyncio.CancelledError, TermLost, Fenced)):
@@ -434,7 +446,10 @@ class _Call:
         self._thread.start()
 
     def end(self, ending: Ending) -> None:
-        """Interrupt the call until it ends; may exit the process."""
+        """Raise Deposed in the call's thread each second until it ends; "event" only waits.
+
+        "exit" exits the process after its grace.
+        """
         waited_s = 0.0
         while True:
             if ending.on_deposed != "event":
@@ -448,7 +463,7 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _live(self) -> None:
-        """Run the work, store its result or error, and drop any interrupt that comes late."""
+        """Call `main(term)`, store its result or error, and set `done`; drop a Deposed that comes late."""
         try:
             try:
                 self.result = self._main(self._term)

@@ -12,7 +12,7 @@ message in order, and when one is due. A segment's own object is written once, u
 
 An optional "broker" names the processes that write for others: {host: [address, key]}. Times are epoch ms. `rev` rises
 with each write, `turn` with each claim. `recent` has the ids of the last writes: they settle lost answers, and make the
-bytes of each write differ. Unknown fields are kept; an unknown format is never overwritten.
+bytes of each write differ.
 """
 
 from __future__ import annotations
@@ -106,12 +106,10 @@ class Message:
         object.__setattr__(self, "text", f"[{numbers},{_dump(self.key)},{body_json},{kind},{error}]")
 
     def body_copy(self) -> Any:
-        """Return a body that the caller may change."""
         return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.body_json)
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key of delivery."""
         return -self.priority, self.n
 
 
@@ -143,7 +141,6 @@ class Dead:
 
     @property
     def text(self) -> str:
-        """JSON of the dead letter."""
         return f"[{self.message.text},{_dump(self.why)},{self.at_ms}]"
 
 
@@ -167,7 +164,6 @@ class Segment:
         object.__setattr__(self, "text", text)
 
     def encode(self, queue_id: str) -> bytes:
-        """Encode the segment's object, or raise QueueFull."""
         head = _dump({"format": _SEGMENT_FORMAT, "id": queue_id})[:-1]
         return _readable(f'{head},"messages":[{",".join(message.text for message in self.messages or ())}]}}')
 
@@ -195,7 +191,7 @@ class Contents:
     changed: bool = False
 
     def copy(self) -> Contents:
-        """Return a copy whose lists and tables may be changed."""
+        """Return a copy, with `changed` False, whose lists and tables may be changed; messages are shared."""
         return replace(
             self,
             ready=self.ready.copy(),
@@ -209,7 +205,6 @@ class Contents:
 
     @property
     def waiting(self) -> int:
-        """Number of ready and delayed messages, also in segments."""
         return len(self.ready) + sum(segment.count for segment in self.segments)
 
     def add(self, message: Message) -> None:
@@ -218,13 +213,12 @@ class Contents:
         self.loose += 0 if message.key else len(message.text)
 
     def pop(self, index: int) -> Message:
-        """Remove a ready message. The caller adjusts `size`."""
         message = self.ready.pop(index)
         self.loose -= 0 if message.key else len(message.text)
         return message
 
     def encode(self) -> bytes:
-        """Encode as JSON, or raise QueueFull."""
+        """Encode as JSON. Raises QueueFull above 64 MiB or 2,000,000 items."""
         shared = self.settings
         settings = {"visible_s": shared.visible_s, "max_attempts": shared.max_attempts, "max_bytes": shared.max_bytes}
         number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
@@ -256,7 +250,10 @@ _SEGMENT = re.compile(r"[\w.-]+")
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
-    """Decode a queue's object, or raise MalformedObject."""
+    """Decode a queue's object, without its segments' messages; other bytes and newer formats raise MalformedObject.
+
+    Unknown fields go to `more`.
+    """
     with undecodable_as(MalformedObject, f"{path!r} is not a queue and was not changed", "give the queue another path"):
         fields = parse_object(data, most=LARGEST_QUEUE)
         check_format(fields, path, _FORMAT, _FORMAT_WITH_SEGMENTS)
@@ -290,7 +287,6 @@ def decode_queue(data: bytes, path: str) -> Contents:
 
 
 def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
-    """Decode the messages of this queue's segment, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a segment of a queue and was not changed"):
         fields = parse_object(data, most=LARGEST_QUEUE)
         if (fields["format"], fields["id"]) != (_SEGMENT_FORMAT, queue_id):
@@ -299,7 +295,7 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
 
 
 def decode_claim(stored: list[Any]) -> Claim:
-    """Decode a claim; may raise ValueError or TypeError."""
+    """Decode a claim from its seven stored fields; malformed ones raise ValueError or TypeError."""
     message, token, who, beat, until_ms, visible_ms, turn = stored
     as_whole(until_ms, "until", most=LATEST_MS)
     as_whole(visible_ms, "visible", most=LATEST_MS)
@@ -316,7 +312,7 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 
 def decode_message(stored: list[Any]) -> Message:
-    """Decode a message; may raise ValueError or TypeError."""
+    """Decode a message from its eight stored fields; malformed ones raise ValueError or TypeError."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
         raise Undecodable("a message has no number or no count of its attempts")
@@ -332,6 +328,7 @@ def decode_message(stored: list[Any]) -> Message:
 
 
 def _segment(stored: list[Any]) -> Segment:
+    """Decode the reference to a segment; malformed ones raise ValueError or TypeError."""
     name, count, size, priority, n, due_ms = stored
     if not _SEGMENT.fullmatch(as_text(name, "segment")):
         raise Undecodable(f"a segment has the name {name[:200]!r}")
@@ -352,8 +349,7 @@ def _producer(stored: list[Any]) -> tuple[int, int, str]:
     return as_whole(seq, "seq"), as_whole(n, "n"), as_text(who, "producer")
 
 
-# 1. Messages beyond `IN_OBJECT`, or beyond half of the object's size, move to segments, the last to be delivered first.
-#    A message with a key stays: whether an earlier one has its key must be known without a read.
+# 1. A message with a key stays in the object: whether an earlier one has its key must be known without a read.
 # 2. A segment comes back as a whole, when no message in the object would be delivered before its first one. Delayed
 #    messages have their own segments, which count once their first message is due.
 # 3. A segment is written before the object names it, and removed after the object no longer does. If its writer's base
@@ -371,7 +367,10 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move ready messages without a key, beyond the limits, into new segments of `contents`; writes no object."""
+    """Move ready messages without a key into new segments of `contents`, the last to be delivered first.
+
+    Nothing moves while at most 2000 messages are ready, and half of `max_bytes`. Names end in `stem`. Writes no object.
+    """
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
         return
@@ -391,7 +390,10 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 
 
 def promote(contents: Contents, segment: Segment) -> None:
-    """Move a segment's messages into the object."""
+    """Move a segment's messages back among the ready ones, in the order of delivery.
+
+    SegmentWanted: they were not read.
+    """
     if segment.messages is None:
         raise SegmentWanted(segment.name)
     contents.segments.remove(segment)
@@ -402,7 +404,6 @@ def promote(contents: Contents, segment: Segment) -> None:
 
 
 def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]]) -> Contents:
-    """Set each segment's messages from `loaded`; return the same contents."""
     contents.segments = [
         segment if segment.messages is loaded.get(segment.name) else replace(segment, messages=loaded.get(segment.name))
         for segment in contents.segments
@@ -411,7 +412,10 @@ def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]])
 
 
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
-    """Move messages from the end of `loose`, all delayed or all due, into a new segment."""
+    """Move up to 1000 messages from the end of `loose`, all delayed or all due, into a new segment.
+
+    It has `most_bytes`, or one larger message. One message stays in `loose`.
+    """
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []
     size = 0

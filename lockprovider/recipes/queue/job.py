@@ -77,7 +77,6 @@ class Letter:
 
     @classmethod
     def of(cls, message: Message, why: str = "") -> Letter:
-        """Return the letter of a message."""
         body = message.body_copy()
         return cls(message.n, body, message.key, message.priority, message.attempts, message.error, why)
 
@@ -113,10 +112,8 @@ class Job(ProcessBound):
 
     Attributes:
         id: the same at each delivery: for effects that must happen once.
-        n: its number in the queue.
         attempt: 1 at the first delivery.
         epoch: rises with each claim of the queue: `fence=job`.
-        error: the error of the last attempt.
         lost: set once another worker may have it.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
@@ -145,7 +142,6 @@ class Job(ProcessBound):
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
-        """Move the deadline of `check`, after a write sent at `sent_s`."""
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
@@ -194,9 +190,10 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "ack", tuple(self._then)))
 
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
-        """Give the message back, for delivery after `delay_s`; `counts=False` does not count the attempt.
+        """Give the message back, with `error`, for delivery after `delay_s`; `counts=False` does not count the attempt.
 
-        The default delay is 2 s, doubling with each attempt, at most 300 s. Raises what `ack` raises.
+        After the last attempt it is a dead letter. The default delay is 2 s, doubling with each attempt, at most 300 s.
+        Raises what `ack` raises.
 
         >>> job.nack(delay_s=0, error="no file yet")
         >>> again = queue.claim()
@@ -232,7 +229,9 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "bury", error=storable(check_text(why, "why"))[:_ERROR_CHARS]))
 
     def extend(self, visible_s: float) -> None:
-        """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat. Raises ClaimLost.
+        """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat.
+
+        Raises ClaimLost if it has ended.
 
         >>> job.extend(visible_s=3600)
         """
@@ -264,7 +263,6 @@ class Job(ProcessBound):
                 self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
 
     def _must_go_on(self) -> None:
-        """Raise ClaimLost if the job has ended or its claim lapsed."""
         if self.ended is not None:
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         if self.lost.is_set():
@@ -273,7 +271,10 @@ class Job(ProcessBound):
             )
 
     def _end(self, end: End) -> None:
-        """Send the end of the claim, and set `ended`; an error sets `lost`, and the claim lapses."""
+        """Send the end of the claim, and set `ended`; an error sets `lost`, and the claim lapses.
+
+        The same end may be repeated; another one raises ClaimLost.
+        """
         if self.ended not in (None, end.verb):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         try:
@@ -285,7 +286,10 @@ class Job(ProcessBound):
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """Check and build a message to put."""
+    """Check the arguments, and return the message to put, due `delay_s` from now.
+
+    Raises InvalidInput, or TooLarge above 256 KiB.
+    """
     not_before_ms = world.now_ms() + int(check_seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
     check_storable(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
@@ -298,7 +302,6 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
 
 
 def count(worked: Worked, job: Job, *, failed: bool) -> None:
-    """Count a message in `worked`."""
     acked = not failed and job.ended == "ack"
     worked.acked += acked
     worked.failed += not acked
@@ -313,7 +316,6 @@ class ClaimHeartbeat:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all jobs: a forked child holds no claims."""
         self._jobs: dict[str, Job] = {}
         self._every_s = 0.0
         self._sooner = Signal()
@@ -321,7 +323,6 @@ class ClaimHeartbeat:
         self._closed = False
 
     def add(self, job: Job) -> None:
-        """Prolong the job's claim from now on."""
         self._drop_ended()
         self._jobs[job.token] = job
         if job.visible_s / _BEATS < self._every_s or not self._every_s:
@@ -330,7 +331,6 @@ class ClaimHeartbeat:
             Worker(self._run, "queue-heartbeat").start()
 
     def close(self) -> None:
-        """Stop all heartbeats."""
         self._closed = True
         self._sooner.set()
 
@@ -342,7 +342,10 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Drop ended jobs and prolong the others, three times in the shortest claim, until a second without jobs."""
+        """Prolong all jobs' claims each third of the shortest `visible_s`, dropping ended and lost jobs.
+
+        Returns after `close`, or after a second without jobs.
+        """
         began_s = self._world.monotonic_s()
         while not self._closed:
             self._sooner.clear()
@@ -361,7 +364,10 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these jobs' claims, and set `lost` of lost ones. Swallows errors of the store and the queue."""
+        """Prolong these jobs' claims by one operation; move their deadlines, and set `lost` of those that have ended.
+
+        Errors of store and queue are ignored.
+        """
         sent_s = self._world.monotonic_s()
         try:
             lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()

@@ -48,7 +48,6 @@ class New:
     body_json: str = field(default="", compare=False, repr=False)
 
     def numbered(self, n: int) -> Message:
-        """Return the message with its number."""
         return Message(n, self.priority, self.not_before_ms, 0, self.key, self.body, body_json=self.body_json)
 
 
@@ -66,8 +65,6 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Claim the next message."""
-
     token: str
     who: str
     visible_ms: int
@@ -96,8 +93,6 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """Give back a message without a timely heartbeat."""
-
     n: int
     token: str
     beat: int
@@ -105,15 +100,11 @@ class Lapse:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Deliver these or all dead letters again; returns how many."""
-
     numbers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Remove ready and dead messages if the revision is `rev`."""
-
     rev: int
 
 
@@ -140,7 +131,10 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change the contents by one operation; Forgotten: a repeat's outcome is unknown."""
+    """Change `contents` by one operation, and return its result. `sent`: an earlier try may have done it.
+
+    Raises the operation's error, SegmentWanted, or Forgotten: a repeat cannot be told from a new one.
+    """
     match operation:
         case Put():
             return _put(contents, operation, sent=sent)
@@ -166,7 +160,11 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """Apply a batch, and spill segments; return results and errors. After SegmentWanted, use a new copy."""
+    """Apply a batch in its order; return each operation's result or error.
+
+    A producer's failed put fails its later ones. After a change spills segments, raises `rev`, and records the id
+    `batch`. `sent` marks operations that may be done. Raises only SegmentWanted: use a new copy.
+    """
     results: list[Any] = []
     numbers = FailedNumbers()
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
@@ -189,24 +187,24 @@ def carry_out_all(
 
 
 def number_of(operation: QueueOperation) -> ProducerNumber | None:
-    """Return a put's producer and number; None: unnumbered."""
     if not isinstance(operation, Put) or operation.producer.startswith(UNNAMED):
         return None
     return operation.producer, operation.seq
 
 
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
-    """Return the results of the try that was written."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
 
 
 def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
-    """Return for each operation whether these tries may have done it."""
     return tuple(any(not isinstance(results[n], Exception) for results in tries.values()) for n in range(count))
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message and its producer, unless it is a repeat; Forgotten: a repeat cannot be told from a new one."""
+    """Add a message, record its producer's number, and return the message's number, or PutBefore for a repeat.
+
+    Raises SequenceGap for a lower number, Fenced, QueueFull, Overloaded, and Forgotten if `sent` and unclear.
+    """
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
         if put.seq == last:
@@ -236,7 +234,10 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """Forget the first unnamed producer at the limit, or raise Overloaded or Forgotten."""
+    """At 1000 producers, named or unnamed, forget the longest idle unnamed one, or raise.
+
+    A new named producer raises Overloaded; an unnamed one with `sent` raises Forgotten.
+    """
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
@@ -250,7 +251,10 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
-    """Add all messages, or raise QueueFull and add none."""
+    """Number messages, make them ready, and return the numbers; or raise QueueFull and add none.
+
+    `freed`: bytes that the caller then removes.
+    """
     messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
@@ -264,10 +268,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """Raise QueueFull unless the messages fit, counting messages without a key as if they lay in segments.
-
-    The object must have room for half of its limit of those, or for the largest.
-    """
+    """Raise QueueFull unless the messages fit, counting messages without a key as if they lay in segments."""
     most = contents.settings.max_bytes
     loose = [len(message.text) for message in messages if not message.key]
     keyed = sum(len(message.text) for message in messages if message.key)
@@ -277,7 +278,11 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next due message, promoting earlier segments; a repeat gets its claim, or NothingReady once ended."""
+    """Claim the next due message, counting the attempt; promote earlier segments. NothingReady: none is due.
+
+    A `sent` repeat gets its claim, or NothingReady if that ended. Raises SegmentWanted, or QueueFull: dead letters
+    leave segments no room.
+    """
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
     if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
@@ -320,7 +325,11 @@ def _is_first(contents: Contents, message: Message) -> bool:
 
 
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
-    """Ack, bury or give back a claimed message in `contents`; raises ClaimLost or Forgotten."""
+    """End a claim: ack removes the message and puts `then`, bury makes it a dead letter, nack gives it back.
+
+    A repeat changes nothing. Raises QueueFull for `then`; without this claim ClaimLost, or Forgotten for an ack that
+    may be done.
+    """
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
     if claim is None or claim.token != end.token:
@@ -343,12 +352,12 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Return whether nothing of the message is known."""
     exists = n in contents.claims or n in contents.dead or any(message.n == n for message in contents.ready)
     return not exists and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
 
 def _why_lost(contents: Contents, end: End) -> str:
+    """Return why a claim cannot be ended, for people."""
     claim = contents.claims.get(end.n)
     ended = contents.settled.get(f"{end.n}.{end.token}")
     if ended is not None:
@@ -361,7 +370,10 @@ def _why_lost(contents: Contents, end: End) -> str:
 def _give_back(
     contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
 ) -> None:
-    """End the claim: the message waits again after `delay_ms`, or becomes a dead letter."""
+    """End the claim: the message waits again after `delay_ms`, or becomes a dead letter after its last attempt.
+
+    It keeps `error`. `counts=False` takes the attempt back.
+    """
     old = claim.message
     del contents.claims[old.n]
     contents.changed = True
@@ -376,7 +388,10 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
-    """Extend valid claims in `contents`; return the numbers of messages whose claims are lost."""
+    """Prolong claims by `visible_ms` (0: each by its own time); return the messages whose claims are lost.
+
+    Lost is a claim that is gone, or has another token.
+    """
     lost = []
     for n, token in claims:
         claim = contents.claims.get(n)
@@ -391,7 +406,7 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
-    """Move dead letters back to waiting in `contents`; return their number."""
+    """Make these dead letters ready, with all attempts; return how many. Unknown numbers are skipped."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0)
@@ -402,7 +417,10 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
-    """Delete waiting messages and dead letters from `contents`, return their count; may raise StateConflict."""
+    """Remove all messages but claimed ones, with segments; return how many.
+
+    Raises StateConflict unless the revision is `rev` and this batch has changed nothing.
+    """
     if contents.rev != rev or contents.changed:
         raise StateConflict(
             f"the queue has changed since it was read (it has revision {contents.rev}, not {rev}): read it again",
@@ -426,7 +444,6 @@ class Watch:
     deadlines: dict[tuple[int, str, int], float] | None = None
 
     def look(self, contents: Contents, now_s: float, now_ms: int) -> None:
-        """Replace `deadlines` by those of these claims; an unchanged heartbeat keeps its own."""
         first, before = self.deadlines is None, self.deadlines or {}
         self.deadlines = {}
         for n, claim in contents.claims.items():
@@ -435,11 +452,9 @@ class Watch:
             self.deadlines[name] = before.get(name, now_s + left_ms / 1000)
 
     def lapsed(self, now_s: float) -> list[Lapse]:
-        """Return a `Lapse` for each claim without a timely heartbeat."""
         return [Lapse(*name) for name, until_s in (self.deadlines or {}).items() if now_s > until_s]
 
     def next_s(self, now_s: float) -> float:
-        """Return the seconds until a claim may lapse."""
         return min((max(0.0, until_s - now_s) for until_s in (self.deadlines or {}).values()), default=float("inf"))
 
 
@@ -451,14 +466,13 @@ class QueueCodec:
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
-        """Return whether a broker may carry it out: not if it adds a forgettable name."""
         if isinstance(operation, Put):
             return operation.seq > 1 or not operation.producer.startswith(UNNAMED)
         return isinstance(operation, (Take, End, Beat))
 
     @staticmethod
     def encode(operation: QueueOperation) -> list[Any]:
-        """Encode an operation that may be handed over."""
+        """Encode a Put, Take, End or Beat as a list of JSON values; others raise TypeError."""
         match operation:
             case Put(message, producer, seq, client, known, fence):
                 return ["put", _encoded_message(message), producer, seq, client, known, fence]
@@ -473,7 +487,7 @@ class QueueCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> QueueOperation:
-        """Decode an operation."""
+        """Decode an operation that `encode` made; others raise ValueError or TypeError."""
         match encoded:
             case ["put", new, str(producer), int(seq), str(client), int(known), int(fence)]:
                 return Put(_decoded_message(new), producer, seq, client, known, fence)
@@ -490,7 +504,7 @@ class QueueCodec:
 
     @staticmethod
     def encode_result(result: Any) -> Any:
-        """Encode an operation's result."""
+        """Encode an operation's result as JSON."""
         match result:
             case PutBefore(n):
                 return ["was", n]
@@ -503,7 +517,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """Decode this operation's result."""
+        """Decode the result of `operation`; one that does not fit it raises ValueError or TypeError."""
         match operation, encoded:
             case Put(), int():
                 return encoded

@@ -83,7 +83,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         self._init_state()
 
     def _reset(self) -> None:
-        """Become a new client; numbers of named producers stay."""
+        """Become a new client, as a forked child must: without jobs, not stopped.
+
+        Numbers of named producers stay.
+        """
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0
@@ -162,9 +165,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         key: Callable[[Any], str] | None = None,
         fence: Any = None,
     ) -> list[Receipt]:
-        """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
+        """Put messages in their order, up to 1000 at once. With a `producer` they are numbered from 1.
 
-        After an error, repeat it with the same messages and producer: none is put twice.
+        After an error, repeat it with the same messages and producer: none is put twice. `key(body)` returns a
+        message's key.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -228,7 +232,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Submit a claim. After an interrupt a late one is given back."""
+        """Submit a claim, and wait for its result. After an error or interrupt, a claim made later is given back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -259,7 +263,6 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return self._jobs(visible_s, until_empty=until_empty)
 
     def _jobs(self, visible_s: float | None, *, until_empty: bool, errors: Sequence[object] = ()) -> Iterator[Job]:
-        """Claim and yield messages until stopped, or until none is left."""
         while not self.stopping and not errors:
             job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
             if job is not None:
@@ -278,8 +281,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> Worked:
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises; `on_error` gets the error. Raises what
-        `claim` raises, which ends the work.
+        A message is acked when `fn` returns, and given back when it raises; then `on_error(job, error)` is called.
+        Raises what `claim` raises, which ends the work.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -291,6 +294,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
+            """Work on messages, and count them, until none is left or `errors` has one; append an own error."""
             try:
                 for job in self._jobs(visible_s, until_empty=until_empty, errors=errors):
                     failed = _failed(job, fn, tell)
@@ -305,7 +309,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return worked
 
     def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on threads until all end; an interrupt calls `stop`."""
+        """Run `live` on threads until all end. An interrupt calls `stop`, waits for them, and is raised."""
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         for worker in crew:
             worker.start()
@@ -417,7 +421,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Number a message, and submit its put; may first read the producer's last number."""
+        """Submit a put, and return it with its future. A new `producer` first takes a read, for its last number.
+
+        Raises InvalidInput unless `producer` and `seq` come together, without `dedupe`.
+        """
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
         epoch = epoch_of(fence)
@@ -438,7 +445,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
-        """Wait for the put, and note its number as acknowledged."""
+        """Wait for a put, and return its receipt; remember a named producer's number as acknowledged."""
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
@@ -450,12 +457,14 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
-    """Return the function that gets a failed job."""
     return (lambda *_: None) if on_error is None else check_function(on_error, "on_error", "of a job and its error")
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn(job)`, and end the job; return whether any of that raised."""
+    """Call `fn(job)`, then ack; return whether either raised.
+
+    An exception gives the message back, and `tell(job, error)` gets it.
+    """
     try:
         with job:
             fn(job)
@@ -491,7 +500,10 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Run `fn` on the job; report an error by `tell`, return True."""
+    """Await `fn(job)`, then ack; return whether either raised.
+
+    An exception gives the message back, and `tell(job, error)` gets it.
+    """
     try:
         async with job:
             await fn(job)
@@ -549,7 +561,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         until_empty: bool = False,
         on_error: Callable[[AsyncJob, Exception], None] | None = None,
     ) -> Worked:
-        """Work on messages as `Queue.work` does, with `tasks` tasks that await the coroutine function `fn`.
+        """Await `fn(job)` for each message, in `tasks` tasks, else as `Queue.work` does.
 
         >>> async def load(job):
         ...     print(job.body)
@@ -561,6 +573,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
+            """Work on messages, and count them, until `stop`, none is left, or `errors` has one; add an own error."""
             try:
                 while not self._sync.stopping and not errors:
                     job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)

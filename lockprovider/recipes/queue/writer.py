@@ -53,25 +53,21 @@ class Segments:
         self._timeout_s = timeout_s
 
     def read(self, name: str, queue_id: str) -> tuple[Message, ...] | None:
-        """Read a segment's messages (None: gone)."""
         path = f"{self._folder}{name}"
         content = self._store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode_segment(content.data, queue_id, path)
 
     def write(self, segment: Segment, queue_id: str) -> None:
-        """Write a segment's object; an existing one is a copy."""
         path = f"{self._folder}{segment.name}"
         outcome = self._store.put_if_absent(path, segment.encode(queue_id), timeout=self._timeout_s)
         if isinstance(outcome, Unknown):
             raise Unavailable(f"the store did not answer whether {path!r} exists: try again", path=path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete segments that the queue's object must not name."""
         if paths := [f"{self._folder}{name}" for name in names]:
             self._store.delete_all(paths, timeout=self._timeout_s)
 
     def names(self) -> set[str]:
-        """List all segments, named or not."""
         return {entry.path.rpartition("/")[2] for entry in self._store.list(self._folder, timeout=self._timeout_s)}
 
 
@@ -123,17 +119,18 @@ class QueueWriter:
         self.reset()
 
     def reset(self) -> None:
-        """Reset in a forked child: no caller waits."""
         self._arrived = Signal()  # set and replaced once messages arrive
         self._order = FailedNumbers()
         self._broker.reset()
 
     def create(self, contents: Contents) -> bool:
-        """Create the object; return whether this call wrote it."""
         return self._store_check.create(self.path, contents.encode(), self._timeout_s)
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
-        """Read and cache the queue, which must not be changed."""
+        """Read and cache the queue, unless the cache is at most `max_age_s` old. Do not change the contents.
+
+        Raises NoQueue, MalformedObject, or Fenced if it was created anew.
+        """
         content = self._object.get(max_age_s=max_age_s)
         if content is None and max_age_s:  # it may have been created since
             content = self._object.get()
@@ -152,12 +149,15 @@ class QueueWriter:
         return contents, content.version
 
     def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
-        """Carry out operations, maybe by a broker. Only after OutcomeUnknown they may be done."""
         flattened = flatten(operations)
         return regroup(operations, self._order.run_allowed(flattened, [*map(_numbered, flattened)], self._commit))
 
     def _commit(self, operations: Sequence[Given]) -> list[Any]:
-        """Write a batch, or ask a broker, again until its outcome is known or the timeout (OutcomeUnknown)."""
+        """Write a batch, or let a broker do it; return each operation's result or error.
+
+        Tries again after lost races and answers until the timeout. Raises OutcomeUnknown, or the error of a batch never
+        sent.
+        """
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
         progress = _Progress(handover)
@@ -186,7 +186,11 @@ class QueueWriter:
     def _try_once(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Write the batch once; return its results ([]: read again), and the outcome."""
+        """Carry out the batch on a copy, and write that; return results ([]: read again), and outcome, if written.
+
+        A won write is cached. Errors after an earlier sending raise OutcomeUnknown. After QueueFull the next try
+        refuses operations that add messages, if the batch has others.
+        """
         tries = progress.tries
         try:
             draft, results, batch = self._drafted(contents, version, operations, progress)
@@ -220,7 +224,10 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out the batch on a copy, reading segments."""
+        """Carry out lapses and the batch on a copy, reading segments; return copy, results, and the write's id.
+
+        With `progress.full` operations that add messages get that error. May start a broker.
+        """
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
@@ -247,7 +254,6 @@ class QueueWriter:
                 return draft, progress.handover.with_left_out(results), batch
 
     def _write(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
-        """Write new segments, then the object that names them."""
         self._store_check.require()
         data = draft.encode()
         for segment in draft.segments:
@@ -260,7 +266,7 @@ class QueueWriter:
             self.segments.remove(progress.touched - _names(contents))
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Read and return the first messages in the order of delivery."""
+        """Read the queue and needed segments; return the first `limit` messages in the order of delivery."""
         while True:
             contents, version = self.read()
             shown = contents.copy()
@@ -274,7 +280,10 @@ class QueueWriter:
                 return shown.ready[:limit]
 
     def _messages(self, name: str, version: Version) -> tuple[Message, ...]:
-        """Read a segment; if missing, read the queue again and raise."""
+        """Read a segment that the queue's `version` names.
+
+        A missing one raises MalformedObject, or _SegmentGone if the queue has changed.
+        """
         messages = self.segments.read(name, self.id)
         if messages is not None:
             return messages
@@ -284,7 +293,11 @@ class QueueWriter:
         raise MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue; if an operation may be done, errors become OutcomeUnknown."""
+        """Read the queue.
+
+        Once the batch may have been sent, retries Unavailable until `deadline_s`, and other errors become
+        OutcomeUnknown.
+        """
         failures = 0
         while True:
             try:
@@ -298,7 +311,10 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record heartbeats, first by the store's clock (a HEAD); wake callers for `more` messages."""
+        """Record heartbeats of claims, the first time by the store's clock (a HEAD).
+
+        `more` above 0 wakes callers that wait for messages.
+        """
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:
             said_ms = self.store.head(self.path, timeout=self._timeout_s).answered_ms
@@ -308,12 +324,10 @@ class QueueWriter:
             self.wake()
 
     def wake(self) -> None:
-        """Wake all callers that wait for messages."""
         arrived, self._arrived = self._arrived, Signal()
         arrived.set()
 
     def wait_for_messages(self, timeout_s: float) -> None:
-        """Block until `wake`, a claim may lapse, or for `timeout_s`."""
         self._arrived.wait(min(timeout_s, self._watch.next_s(self.world.monotonic_s()) + 0.001))
 
     def _unknown(self, why: str) -> OutcomeUnknown:

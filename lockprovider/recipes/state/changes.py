@@ -42,8 +42,6 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class BeginEdit:
-    """Begin an edit; `value` starts a new state."""
-
     epoch: int
     value: Any
     reason: str = ""
@@ -62,8 +60,6 @@ class EndEdit:
 
 @dataclass(frozen=True, slots=True)
 class StopEdits:
-    """Refuse edits up to this epoch."""
-
     epoch: int
 
 
@@ -93,9 +89,9 @@ class Changed:
 def apply_all(
     base: Document | None, changes: Sequence[StateChange], stamp: Stamp, over: int = 0, *, exclusive: bool = True
 ) -> Changed:
-    """Apply changes in order: each sees the result of the one before, and fails alone.
+    """Apply changes in their order to `base` (None: no state), each to the result of the one before.
 
-    Edits up to `over` count as ended. Without `exclusive` no edit locks.
+    A failed one changes nothing. An open edit of an epoch above `over` locks updates; without `exclusive` none does.
     """
     start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
     draft = start
@@ -115,7 +111,11 @@ def apply_all(
 
 
 def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
-    """Return the draft with one change; edits above `over` lock it."""
+    """Return the draft after one change, or the draft itself if nothing changes. Calls users' functions.
+
+    Raises Fenced; StateConflict unless `serial` is that of `start`, and the change the batch's first; StateLocked
+    during an edit above `over` (None: never).
+    """
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
@@ -150,12 +150,10 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
 
 
 def following(draft: Document, stamp: Stamp) -> Document:
-    """Return the draft as the next document."""
     return replace(draft, serial=draft.serial + 1, write=stamp.write, by=stamp.by, at_ms=stamp.at_ms)
 
 
 def must_be_newest(epoch: int, fence: int) -> None:
-    """Raise Fenced if `fence` (0: none) is older."""
     if 0 < fence < epoch:
         raise Fenced(
             f"epoch {fence} is over, because epoch {epoch} has written since: stop the work under the old epoch", epoch
@@ -171,8 +169,6 @@ Settled = Literal["mine", "never", "untold"]
 
 
 class WriteStep(enum.Enum):
-    """The next step of a write against the store."""
-
     ARCHIVE = "put what is there into the history"
     REPLACE = "write mine over it"
     LOOK = "read the path"
@@ -184,8 +180,7 @@ class WriteStep(enum.Enum):
 class StateWrite:
     """A write of `document` over `base` (None: no state exists), and its next step.
 
-    1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial. Any
-       client may archive it.
+    1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial.
     2. The write is conditional on the version that was read.
     3. After a refusal the writer reads the state. It searches its write's id at the path, or in the history: a writer
        that overwrote it has archived it first.
@@ -203,27 +198,25 @@ class StateWrite:
 
     @classmethod
     def begin(cls, base: Document | None, document: Document) -> StateWrite:
-        """Start a write."""
         return cls(base, document, WriteStep.REPLACE if base is None else WriteStep.ARCHIVE)
 
     def archived(self) -> StateWrite:
-        """Write next: the history has the base."""
         return replace(self, next=WriteStep.REPLACE)
 
     def sending(self) -> StateWrite:
-        """Note that the write may be on its way."""
         return replace(self, doubt=True)
 
     def won(self) -> StateWrite:
-        """Finish: the store accepted the write."""
         return self._done("mine", self.document)
 
     def not_won(self) -> StateWrite:
-        """Read the path next."""
         return replace(self, next=WriteStep.LOOK)
 
     def looked(self, now: Document | None) -> StateWrite:
-        """Return the write after a read of the path."""
+        """Return the write, with its verdict or next step, after a read of the path (None: no object).
+
+        An older serial: write again. A newer one: read the history.
+        """
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)
         if now.lineage != self.document.lineage:  # this write began none, or the state was removed
@@ -235,7 +228,6 @@ class StateWrite:
         return self._done("mine" if now.write == self.document.write else "never", now)
 
     def looked_back(self, then: Document | None) -> StateWrite:
-        """Finish, by the history's revision at this write's serial."""
         if then is None:
             return self._done("untold", self.current)
         return self._done("mine" if then.write == self.document.write else "never", self.current)

@@ -4,7 +4,7 @@
 text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
 
 `serial` rises by one with each write. The first write makes the `lineage`, so no (lineage, serial) has two contents.
-`write` is the write's id, and makes its bytes unique. Unknown fields are kept; an unknown format is never overwritten.
+`write` is the write's id, and makes its bytes unique.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _LARGEST = 192 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class EditMark:
-    """Mark of the last held edit."""
-
     epoch: int
     by: str
     since_ms: int
@@ -61,11 +59,10 @@ class Document:
 
     @property
     def editing(self) -> int:
-        """Epoch of the edit in progress, else 0."""
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """Encode as JSON, or raise TooLarge."""
+        """Encode as JSON; raise TooLarge above 192 MiB or what readers parse."""
         fields: dict[str, Any] = {"format": _FORMAT, "lineage": self.lineage, "serial": self.serial}
         fields |= {"write": self.write, "epoch": self.epoch, "by": self.by, "at": self.at_ms}
         if self.reason:
@@ -84,7 +81,10 @@ _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason",
 
 
 def decode(data: bytes, path: str) -> Document:
-    """Decode a document, or raise MalformedObject."""
+    """Decode a state's object; other bytes and newer formats raise MalformedObject.
+
+    Unknown fields are kept in `more`.
+    """
     with undecodable_as(
         MalformedObject, f"{path!r} is not a state file and was not changed", "give the state another path"
     ):
@@ -133,9 +133,9 @@ class Difference:
 
 
 def difference(before: Any, after: Any, where: str = "") -> Iterator[Difference]:
-    """Yield the innermost differences of two JSON values, with `/key/index` paths below `where`.
+    """Yield the innermost differences of two JSON values, keys sorted, with `/key/index` paths below `where`.
 
-    Lists compare by index; a missing value is `NOT_THERE`.
+    Lists compare by index; a missing value is `NOT_THERE`. True differs from 1.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
@@ -195,21 +195,16 @@ class Json:
     """Codec of JSON values; refuses None."""
 
     def encode(self, value: Any) -> Any:
-        """Return a JSON copy, or raise InvalidInput."""
         if value is None:
             raise InvalidInput("None is not a state: return the new value, or UNCHANGED to write nothing")
         return json_copy(value, "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> Any:
-        """Decode a stored value."""
         return copied(stored)
 
 
 class Raw:
-    """Codec of bytes."""
-
     def encode(self, value: bytes) -> dict[str, str]:
-        """Encode bytes, or raise InvalidInput."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is not bytes, which the state's codec needs")
         if (size := memoryview(value).nbytes) > LARGEST_STATE // 4 * 3:
@@ -217,47 +212,41 @@ class Raw:
         return {"base64": base64.b64encode(value).decode()}
 
     def decode(self, stored: Any) -> bytes:
-        """Decode stored bytes, or raise MalformedObject."""
         with undecodable_as(MalformedObject, 'the stored value is not bytes ({"base64": ...})'):
             return unbase64(stored["base64"], "base64")
 
 
 class Model(Generic[V]):
-    """Codec of a pydantic model (version 2)."""
-
     def __init__(self, model: type[V]) -> None:
         self._model: Any = model
 
     def encode(self, value: V) -> Any:
-        """Encode an instance, or raise InvalidInput."""
         if not isinstance(value, self._model):
             raise InvalidInput(f"{type(value).__name__} is not an instance of the state's model {self._model.__name__}")
         instance: Any = value
         return json_copy(instance.model_dump(mode="json"), "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
-        """Decode a stored value."""
         value: V = self._model.model_validate(stored)
         return value
 
 
 class Checked(Generic[V]):
-    """A caller's codec whose results must be JSON."""
-
     def __init__(self, codec: Codec[V]) -> None:
         self.codec = codec
 
     def encode(self, value: V) -> Any:
-        """Encode by the caller's codec; InvalidInput: the result is not JSON."""
         return json_copy(self.codec.encode(value), "the value that the codec returned", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
-        """Decode a stored value."""
         return self.codec.decode(stored)
 
 
 def codec_of(codec: Any) -> Codec[Any]:
-    """Return the codec for a `codec=` argument, or raise InvalidInput."""
+    """Return the codec of a `codec=` argument, or raise InvalidInput.
+
+    None: JSON. Or `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
+    """
     if codec is None:
         return Json()
     if codec is bytes:

@@ -182,7 +182,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
         Concurrent updates share a write, and fail alone; the revision has the value after the last of them. `fn` may
-        run several times, on another thread. `fence` is a lease or its epoch.
+        run several times, on another thread.`fence` is a lease or its epoch.
 
         Raises:
             Fenced: `fence` is older than the newest.
@@ -201,6 +201,10 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
         def next_value(stored: Any) -> Any:
+            """Return `fn`'s result in its stored form, or UNCHANGED.
+
+            While `fn` runs, marks this state as being updated.
+            """
             within = _UPDATED.set(_UPDATED.get() | {self._place})
             self._calls_since_s = self.world.monotonic_s()
             try:
@@ -227,8 +231,6 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
 
-        It waits `timeout` seconds for the lock.
-
         Raises:
             NotAcquired: other clients edited it until the timeout.
             LeaseLost, Fenced: another client has begun an edit since; nothing was written.
@@ -248,7 +250,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             edit.revision = self._do(self._ending(edit, reason))
 
     def history(self, limit: int = 20) -> list[Revision[V]]:
-        """Return the newest revisions, the current one first, by one GET each.
+        """Return the newest revisions, the current one first, by one GET each; ends at the first trimmed one.
 
         >>> [revision.reason for revision in state.history(limit=1)]
         ['migration 12']
@@ -270,7 +272,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._at(serial))
 
     def _at(self, serial: int) -> Document:
-        """Read the document at a serial, or raise NoRevision."""
+        """Read the document at a serial; raise NoRevision if it does not exist or was trimmed."""
         check_whole(serial, "serial")
         current, _ = self._writer.read()
         if current is not None and serial <= current.serial:
@@ -289,7 +291,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return list(difference(*(self._at(serial).value for serial in (before, after))))
 
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Write the value of an earlier revision as the next one. Raises what `at` and `update` raise.
+        """Write the value of an earlier revision as the next one.
 
         >>> state.rollback(1).value
         {'day': 'mon'}
@@ -300,7 +302,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Read the lock of edits and its holder.
+        """Read the lock of edits and the state; return who edits it, and why.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -355,7 +357,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(turn.document) if turn.verdict == "mine" else None
 
     def _do(self, change: StateChange) -> Revision[V]:
-        """Submit a change, and return its revision; an interrupt cancels it, unless a write took it.
+        """Submit a change, wait, and return its revision; an interrupt cancels it, unless a write took it.
 
         NestedUpdate: an `update` function of this state calls it, or has run longer than the timeout.
         """
@@ -421,7 +423,7 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
 
     @contextlib.asynccontextmanager
     async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
-        """See `State.edit`.
+        """Hold the lock of edits, and write the changed value at the end; see `State.edit`.
 
         >>> async with state.edit(reason="migration 12") as doc:
         ...     doc["schema"] = 12

@@ -2,9 +2,8 @@
 
 `lockprovider/guides/terraform.md` lists the states that are refused (409), as by `terraform state push`.
 
-A refusal is JSON: {"error": "StateConflict", "message": "..."}, or the LockInfo of the run that holds the lock.
-
-Source: internal/backend/remote-state/http/client.go and internal/states/statemgr/migrate.go of Terraform 1.5 and 1.11.
+Source: internal/backend/remote-state/{http,s3}/client.go and internal/states/statemgr/{migrate,locker}.go of Terraform
+1.5 and 1.11, OpenTofu 1.10.
 """
 
 from __future__ import annotations
@@ -59,15 +58,12 @@ _STATUS: dict[type[Exception], HTTPStatus] = {  # the first that fits
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP response; `message` says why a request was refused."""
-
     status: HTTPStatus
     body: bytes = b""
     message: str = ""
 
     @classmethod
     def refusal(cls, status: HTTPStatus, error: str, message: str) -> Reply:
-        """Build a refusal with its reason as JSON."""
         return cls(status, json.dumps({"error": error, "message": message}).encode(), message)
 
 
@@ -81,7 +77,10 @@ class TerraformBackend:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request, and return its reply, also for errors."""
+        """Carry out a request (GET, POST, DELETE, LOCK, UNLOCK), one at a time except GET, and return its reply.
+
+        Errors are replies, too: 423 with the LockInfo of the lock, 405 for other methods, else by `_STATUS`.
+        """
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
             "GET": self._read,
@@ -104,7 +103,6 @@ class TerraformBackend:
             return Reply.refusal(status, type(error).__name__, str(error))
 
     def close(self) -> None:
-        """Release the lock of a run that has ended."""
         held, self._held = self._held, None
         if held is not None:
             held.lease.release()
@@ -117,7 +115,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store a state under the lock held here, or without one if none is held and no ID sent; returns refusals."""
+        """Store the state in `body` under the lock held here, if `identity` is its ID, or without any lock and ID.
+
+        Another ID gets 423, or 409 if no lock is held. May raise StateConflict.
+        """
         snapshot = TerraformState.decode(body)
         held = self._held
         if held is None and identity:
@@ -137,7 +138,11 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
-        """Acquire the lock of edits, and begin an edit. A repeated ID succeeds."""
+        """Acquire the lock of edits, and begin an edit that stores `info`.
+
+        The held ID succeeds again, another gets 423. Raises InvalidInput without an ID, NotAcquired if another client
+        has it.
+        """
         if not info.get("ID") or not isinstance(info["ID"], str):
             raise InvalidInput(f"the LockInfo has the ID {info.get('ID')!r}: send text, by which its writes are known")
         if self._held is not None:
@@ -152,7 +157,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here, or (force-unlock) break the state's."""
+        """Release the lock held here, if `identity` is its ID or None. If none is held, None breaks the state's lock.
+
+        The ID released last succeeds again; others get 409.
+        """
         held = self._held
         if held is None and not identity:
             self.state.unlock(self.state.who())
@@ -166,7 +174,10 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _locked_by_another(self, why: str) -> Reply:
-        """Read who edits the state, and return a refusal that names them."""
+        """Read who edits the state, and return 423 with the LockInfo, or one made of the lock's record.
+
+        An empty `Info` becomes `why`.
+        """
         who = self.state.who()
         try:
             info = _info(who.reason.encode())
@@ -188,7 +199,6 @@ class TerraformState:
 
     @classmethod
     def decode(cls, data: bytes) -> TerraformState:
-        """Decode a state, or raise MalformedObject."""
         with undecodable_as(MalformedObject, "the body is not a state of Terraform or OpenTofu; nothing was written"):
             content = parse_object(data, most=LARGEST_BODY, deepest=_DEEPEST_STATE)
             lineage = text_in(content, "lineage")
@@ -197,7 +207,11 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def replacing(self, stored: bytes | None, *, force: bool) -> bytes:
-        """Return this state's bytes, or raise StateConflict if they may not replace the stored state."""
+        """Return this state's bytes, or raise StateConflict if they may not replace the stored ones.
+
+        Refused: another lineage, a lower serial, or other content of the same serial. `force`, or nothing stored,
+        permits all.
+        """
         if force or not stored:
             return self.data
         try:
@@ -254,7 +268,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def lock_in_words(reason: str) -> str:
-    """Return an edit's reason for people."""
+    """Return an edit's reason for people: a LockInfo as its operation, holder and ID; other text as it is."""
     try:
         info = _info(reason.encode())
     except ValueError:
@@ -300,8 +314,7 @@ class TfLock(AtUrl):
     `lockprovider/guides/terraform.md` has the promises. A run whose lock was removed goes on to write, unless it uses
     `lockprovider state run`.
 
-    `timeout` (s) limits each request with its tries. Source: internal/backend/remote-state/s3/client.go,
-    internal/states/statemgr/locker.go (Terraform 1.11, OpenTofu 1.10).
+    `timeout` (s) limits each request with its tries.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply", timeout=60)
@@ -314,7 +327,7 @@ class TfLock(AtUrl):
         self._store_check = StoreCheck(store, self.path)
 
     def shown(self) -> TfLockFile | None:
-        """Read the lock file (None: the state is not locked), or raise StoreError.
+        """Read the lock file (None: the state is not locked).
 
         >>> lock.shown() == mine
         True
@@ -395,7 +408,6 @@ class TfLock(AtUrl):
             self.world.sleep(delay_s(tries, self.world.random()))
 
     def _looked(self, outcome: Outcome) -> TfLockFile | None:
-        """Read the lock file: the refusal may be of a second copy."""
         try:
             return self.shown()
         except StoreError:
@@ -411,6 +423,7 @@ class TfLock(AtUrl):
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
+    """Return the lock file of these bytes; what is missing or malformed becomes ""."""
     try:
         fields = parse_object(data, most=_LARGEST)
     except ValueError:
@@ -427,6 +440,7 @@ def _words(lock: TfLockFile) -> str:
 
 
 def _taken(path: str, lock: TfLockFile | None) -> StateLocked:
+    """Return the error that names the holder of `lock` (None: unknown)."""
     if lock is None:
         return StateLocked(f"other clients held {path!r} at each try")
     message = f"{path!r} is held by {_words(lock)} since {lock.created or 'an unknown time'}"

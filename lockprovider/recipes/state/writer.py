@@ -65,18 +65,19 @@ class StateWriter:
         self._decoded: tuple[Content, Document] | None = None
 
     def read(self, *, max_age_s: float = 0.0) -> tuple[Document | None, Content | None]:
-        """Read and cache the state; return it and its content."""
         content = self._object.get(max_age_s=max_age_s)
         return (None if content is None else self._document(content)), content
 
     def at(self, lineage: str, serial: int) -> Document | None:
-        """Read a revision of the history, None if missing."""
         path = self._history(lineage, serial)
         content = self.store.read_or_none(path, timeout=self._timeout_s)
         return None if content is None else decode(content.data, path)
 
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
-        """Send a write's requests until its outcome is known."""
+        """Send a write's requests until its verdict is `mine` or `never`; `base` is the content that it replaces.
+
+        Raises OutcomeUnknown if that cannot be known by `deadline_s`. Errors before the first sending stay as they are.
+        """
         data = turn.document.encode()
         failures = 0
         while turn.next is not WriteStep.DONE:
@@ -101,7 +102,6 @@ class StateWriter:
         return turn
 
     def settle(self, unknown: Unknown) -> StateWrite:
-        """Find the outcome of an unknown write, maybe sending it again."""
         document = decode(unknown.data or b"", unknown.write.path)
         condition = unknown.write.condition
         base = None if isinstance(condition, Absent) else Content(b"", condition)
@@ -140,6 +140,7 @@ class StateWriter:
                 return turn
 
     def _unknown(self, turn: StateWrite, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
+        """Return the error of a write that may be done, with what `settle` needs."""
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
             f"serial {turn.document.serial} of {self.path!r} may have been written: {why}; "
@@ -158,9 +159,10 @@ class StateWriter:
         return f"{self.path}.d/history/{lineage}/{serial:012d}"
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Carry out changes, again after each lost race.
+        """Write changes together, again after each lost race; return each one's document (None: no state) or error.
 
-        Acquires and releases the lock of edits to see whether a marked edit lives.
+        Unavailable: others won until the timeout. If an open edit locks a change, acquires and releases the lock of
+        edits, to see whether it lives.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s
@@ -190,13 +192,11 @@ class StateWriter:
                 return _answers(base, applied, holder)
 
     def new_lock(self) -> Lock:
-        """Return a new client of the lock of edits."""
         return Lock(self.store, self.lock_path, self.lock_settings, world=self.world)
 
     def _write(
         self, base: Document | None, content: Content | None, document: Document, deadline_s: float
     ) -> StateWrite:
-        """Write the document over `base`; maybe trim in the background."""
         self._store_check.require()
         turn = self.finish(StateWrite.begin(base, document), content, deadline_s)
         if turn.verdict == "mine" and document.serial > self._keep and document.serial % TRIM_EVERY == 0:

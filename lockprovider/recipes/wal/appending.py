@@ -59,8 +59,6 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Stop leading under this epoch."""
-
     epoch: int
 
 
@@ -100,7 +98,10 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """Build the slot after `last` from operations; errors become results."""
+    """Build the slot after `last` from operations in their order; return it with each one's result or error.
+
+    A repeat needs no write. `since`: this writer's epoch; `sent` marks operations that may be in the log.
+    """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
     records: list[bytes] = []
@@ -134,7 +135,10 @@ def draft(
 
 
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
-    """Replace the producer in `table`; return the position of its record."""
+    """Record the append in `table`; return its position, after `before` records of the slot.
+
+    A new client raises the name's epoch. Raises Overloaded beyond 1000 names.
+    """
     previous = table.pop(append.producer, None)  # the longest idle are first
     if previous is None:
         _make_room(table, append.producer)
@@ -147,7 +151,10 @@ def _append(head: Head, table: dict[str, Producer], append: Append, before: int)
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """Return the result of an append that the table shows as done, None for a new one; Fenced: the name was taken."""
+    """Return the result of an append that the table shows as done, None for a new one. Fenced: another took the name.
+
+    SequenceGap: a lower number, no repeat. Forgotten: a `sent` one without a name is unclear.
+    """
     has = table.get(append.producer)
     if has is None:
         if sent and append.producer.startswith(UNNAMED) and len(_unnamed(table)) >= UNNAMED_MOST:
@@ -179,7 +186,6 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 
 
 def _make_room(table: dict[str, Producer], producer: str) -> None:
-    """Delete the longest idle unnamed producers from `table`, or raise Overloaded."""
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
         for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
@@ -189,7 +195,10 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
-    """Raise Fenced or Sealed unless a client leads under epoch `leads`, or (0) may append with epoch `since`."""
+    """Raise Sealed, or Fenced if the log's epoch is newer than `leads`, under which the client leads.
+
+    With `leads` 0 it does not lead: Fenced if the log's epoch is newer than `since`, or another client leads.
+    """
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
     _must_be_open(head)
@@ -230,8 +239,6 @@ def _over(epoch: int, newest: int) -> Fenced:
 
 
 class AppendStep(enum.Enum):
-    """The next step of a batch against the store."""
-
     END = "find the end"
     SEND = "write the draft"
     LOOK = "read the place of the draft"
@@ -261,32 +268,30 @@ class Appending:
 
     @property
     def slot(self) -> int:
-        """Slot of the draft."""
         assert self.drafted is not None  # noqa: S101 - callers have a draft
         return self.drafted.head.slot
 
     def draft_after(self, last: Head, at_ms: int, since: int) -> Appending:
-        """Draft the batch after the last slot; finish if nothing needs a write."""
         drafted = draft(last, self.operations, self.batch, at_ms=at_ms, since=since, sent=self.sent)
         if not any(drafted.carried):
             return replace(self, need=AppendStep.DONE, results=drafted.results)
         return replace(self, need=AppendStep.SEND, drafted=drafted, doubt=False)
 
     def sending(self) -> Appending:
-        """Note that the draft may be on its way."""
         return replace(self, doubt=True)
 
     def won(self) -> Appending:
-        """Finish: the store accepted the draft."""
         assert self.drafted is not None  # noqa: S101 - a sent batch has a draft
         return replace(self, need=AppendStep.DONE, results=self.drafted.results)
 
     def not_won(self) -> Appending:
-        """Read the place next."""
         return replace(self, need=AppendStep.LOOK)
 
     def looked(self, stored: Head | None) -> Appending:
-        """Return the batch after a read of the draft's place."""
+        """Return the batch after a read of the draft's place. Empty or an earlier slot: send again. This batch: done.
+
+        Else find the end again; if a later slot may have overwritten the draft, mark its operations as `sent`.
+        """
         assert self.drafted is not None  # noqa: S101
         if stored is None or stored.slot < self.slot:
             return replace(self, need=AppendStep.SEND)  # the condition still holds
@@ -302,7 +307,7 @@ class Appending:
         )
 
     def taken(self) -> dict[str, int]:
-        """Return, by client, the epoch of the name that it may have taken."""
+        """Return, by client, the epoch under which it may have taken its producer's name, by drafts maybe written."""
         epochs = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers
@@ -312,7 +317,10 @@ class Appending:
         return epochs
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
-        """Finish: operations that may be in the log get `unknown`."""
+        """Finish: operations that may be in the log get `unknown`, others `error`.
+
+        Those of a draft that need no write keep their results.
+        """
         if self.drafted is None:
             sent = self.sent or (False,) * len(self.operations)
             results: tuple[Result, ...] = tuple(unknown if may_be_done else error for may_be_done in sent)
@@ -328,12 +336,10 @@ class LogCodec:
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:
-        """Return whether a broker may carry it out."""
         return isinstance(operation, Append) and operation.took > 0 and operation.since is not None
 
     @staticmethod
     def encode(operation: LogOperation) -> list[Any]:
-        """Encode an append that may be handed over."""
         match operation:
             case Append(data, producer, seq, client, took, known, epoch, int(since)):
                 text = base64.b64encode(data).decode()
@@ -343,7 +349,7 @@ class LogCodec:
 
     @staticmethod
     def decode(encoded: list[Any]) -> LogOperation:
-        """Decode an append."""
+        """Decode an append that `encode` made; others raise ValueError or TypeError."""
         match encoded:
             case ["append", str(text), str(producer), int(seq), str(client), int(took), *rest] if took > 0:
                 known, epoch, since = map(operator.index, rest)
@@ -354,13 +360,12 @@ class LogCodec:
 
     @staticmethod
     def encode_result(result: Any) -> Any:
-        """Encode an operation's result."""
         position = result.position
         return [None, None, result.again] if position is None else [position.slot, position.offset, result.again]
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """Decode an append's result."""
+        """Decode an append's result; others raise ValueError. `operation` is not used."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

@@ -61,7 +61,6 @@ _POSITION = re.compile(r"(\d{1,16}):(\d{1,16})")
 
 
 def check_position(value: Any, argument: str) -> Position:
-    """Return the position, or raise InvalidInput."""
     if not isinstance(value, Position):
         raise InvalidInput(f"{argument}={value!r} must be a position: of an append, a batch, or Position.parse(text)")
     check_whole(value.slot, f"{argument}.slot")
@@ -110,10 +109,8 @@ class LogInfo:
 
     Attributes:
         floor: first kept slot.
-        end: position of the next record.
         epoch, led: newest epoch that has led, and whether it still leads.
         producers: last number of each named producer.
-        readers: position of each named reader.
         sealed: it takes no more records; `successor` goes on, if named.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
@@ -139,8 +136,7 @@ class LogInfo:
 # "rev": n}
 #
 # `floor` is the first kept slot, and only rises. `hint` is a written slot (-1: none), where the search for the end
-# starts. `readers` has the slot where each began. `rev` rises with each write, so no bytes repeat. Unknown fields are
-# kept.
+# starts. `readers` has the slot where each began. `rev` rises with each write, so no bytes repeat.
 _MANIFEST_FORMAT = 1
 READER = re.compile(r"[\w-][\w.-]{0,199}")
 SLOTS = 65536
@@ -150,8 +146,6 @@ _KNOWN = {"format", "id", "slots", "retain", "floor", "hint", "readers", "rev"}
 
 @dataclass(frozen=True, slots=True)
 class LogManifest:
-    """Manifest of a log, `log.json`."""
-
     id: str
     slots: int | None = SLOTS
     retain: str = "readers"
@@ -162,22 +156,19 @@ class LogManifest:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def place(self, slot: int) -> int:
-        """Return the number of the slot's object."""
         return slot if self.slots is None else slot % self.slots
 
     def has_room(self, slot: int) -> bool:
-        """Return whether the slot's place is free, or below the floor."""
         return self.slots is None or slot < self.slots or slot - self.slots < self.floor
 
     def encode(self) -> bytes:
-        """Encode as JSON."""
         fields = {"format": _MANIFEST_FORMAT, "id": self.id, "slots": self.slots, "retain": self.retain}
         fields |= {"floor": self.floor, "hint": self.hint, "readers": dict(self.readers), "rev": self.rev}
         return json.dumps({**self.more, **fields}).encode()
 
 
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
-    """Decode a manifest, or raise MalformedObject."""
+    """Decode `log.json`; other bytes and newer formats raise MalformedObject. Unknown fields are kept in `more`."""
     with undecodable_as(
         MalformedObject, f"{path!r} is not the manifest of a log and was not changed", "give the log another path"
     ):
@@ -213,7 +204,7 @@ def _reader(name: str) -> str:
 # processes that write for others: {host: [address, key]}.
 #
 # "sealed", in the last slot of a sealed log, names the log that goes on, or is empty. Such a slot has no records and
-# format 2, which versions without seals refuse. An unknown format is never overwritten.
+# format 2, which versions without seals refuse.
 _FORMAT, _SEALED_FORMAT = 1, 2
 _LENGTH = 4
 
@@ -253,21 +244,18 @@ class Head:
 
     @property
     def end(self) -> int:
-        """Offset after its last record."""
         return self.first + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as it is stored."""
-
     head: Head
     body: bytes = field(repr=False, default=b"")
     path: str = field(compare=False, default="")
     content: Content | None = field(compare=False, repr=False, default=None)
 
     def records(self) -> list[bytes]:
-        """Decode the records in order, or raise MalformedObject."""
+        """Return the records in their order; raise MalformedObject if they do not fill the slot's bytes."""
         records, at = [], 0
         for _ in range(self.head.count):
             start = at + _LENGTH
@@ -280,7 +268,7 @@ class Slot:
 
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
-    """Encode a slot."""
+    """Encode `head` as JSON, then the records behind their lengths, and a CRC-32. `head.count` must be their number."""
     format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
     fields = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     fields |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
@@ -295,7 +283,10 @@ def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> Slot:
-    """Decode a slot, except its records, or raise MalformedObject."""
+    """Decode a slot's head; its records stay encoded.
+
+    A wrong checksum, other bytes and newer formats raise MalformedObject.
+    """
     with undecodable_as(MalformedObject, f"{path!r} is not a whole slot of a log and was not changed"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")
         if len(data) > LARGEST_OBJECT:

@@ -40,7 +40,8 @@ _HINT_EVERY = 64  # slots
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
     """Find the last slot, -1 if none was written, by doubled and then halved steps.
 
-    `look` returns the slot in a slot's place, -1 if empty.
+    `look` returns the slot in a slot's place, -1 if empty. `written`: a slot known to be written, or -1. `slots`: size
+    of the ring, or None.
     """
     low = written if written == NOT_YET else look(written)
     while True:
@@ -74,18 +75,19 @@ class LogObjects:
         self._store_check = StoreCheck(store, self._manifest_path)
 
     def create(self, manifest: LogManifest) -> bool:
-        """Create the manifest; return whether this call wrote it."""
         return self._store_check.create(self._manifest_path, manifest.encode(), self.timeout_s)
 
     def manifest(self, *, fresh: bool = False) -> LogManifest:
-        """Read the manifest, from the cache unless `fresh`."""
         if self._manifest is None or fresh:
             content = self.store.read_or_none(self._manifest_path, timeout=self.timeout_s)
             self._manifest = self._decoded(None if content is None else content.data)
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Store and return `fn(manifest)`; `fn` may run again after a write was done."""
+        """Store and cache `fn(manifest)` with the next `rev`, and return it.
+
+        After a lost race or answer `fn` runs again, even if the write was done.
+        """
         self._store_check.require()
         changed = self.manifest()
 
@@ -100,7 +102,6 @@ class LogObjects:
         return changed
 
     def _decoded(self, data: bytes | None) -> LogManifest:
-        """Decode the manifest; raise NoLog if absent, Fenced if replaced."""
         if data is None:
             raise NoLog(f"no log exists at {self.path!r}: create it with `lockprovider wal create URL` or Wal.create()")
         manifest = decode_log_manifest(data, self._manifest_path)
@@ -109,7 +110,10 @@ class LogObjects:
         return manifest
 
     def look(self, slot: int, cached: Slot | None = None) -> Slot | None:
-        """Read the slot in the place of `slot` (None: empty); cache its version."""
+        """Read the place of `slot`, whichever slot it holds (None: empty); cache its version.
+
+        Returns an unchanged `cached`. Raises MalformedObject for another log's slot.
+        """
         path = self.slot_path(slot)
         before = None if cached is None else cached.content
         content = self.store.read_or_none(path, before, timeout=self.timeout_s)
@@ -122,7 +126,10 @@ class LogObjects:
         return replace(decoded, content=content)
 
     def require_reached(self, start: Position) -> None:
-        """Raise InvalidInput if the log ends before `start`."""
+        """Raise InvalidInput if the log ends before `start`, by up to two reads.
+
+        Offsets within earlier slots are not checked.
+        """
         if start <= self._reached:
             return
         place = self.look(start.slot)
@@ -133,12 +140,10 @@ class LogObjects:
             raise self.past_the_end(start)
 
     def past_the_end(self, position: Position) -> InvalidInput:
-        """Build the error of a position past the end."""
         message = f"position={position} is past the end of the log at {self.path!r}, or of its slot"
         return InvalidInput(f"{message}: give a position of this log, e.g. from `end()` or a batch")
 
     def slot_path(self, slot: int) -> str:
-        """Return the path of a slot's place."""
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
@@ -150,7 +155,10 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot on a condition; sometimes update the hint in the background."""
+        """Write a slot if its place is absent, or has the version `condition`; cache a won version.
+
+        Each 64th slot updates the manifest's hint in the background.
+        """
         self._store_check.require()
         path = self.slot_path(head.slot)
         if isinstance(condition, Absent):
@@ -165,7 +173,10 @@ class LogObjects:
         return outcome
 
     def last(self, written: int = NOT_YET) -> Slot:
-        """Search the end from `written` by reads; return the last slot (number -1: none)."""
+        """Search the end by reads, from `written` or the manifest's hint; return the last slot (number -1: none).
+
+        Raises MalformedObject if the slot where it starts is gone.
+        """
         manifest = self.manifest()
         slots = {NOT_YET: Slot(Head(manifest.id))}
 
@@ -185,11 +196,11 @@ class LogObjects:
         return slots[end]
 
     def trimmed_error(self, slot: int) -> Trimmed:
-        """Read the floor, and build the error of a trimmed slot."""
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
 
     def _cache_version(self, head: Head, version: Version) -> None:
+        """Record that the log reaches beyond this slot, and in a ring the version of its place."""
         slot, manifest = head.slot, self.manifest()
         self._reached = max(self._reached, next_position(head))
         if manifest.slots is not None:
@@ -203,14 +214,12 @@ class LogObjects:
             self.change(lambda manifest: replace(manifest, hint=max(manifest.hint, slot)))
 
     def reader_path(self, name: str) -> str:
-        """Return the path of a reader's position."""
         if not isinstance(name, str) or not READER.fullmatch(name):
             raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ . (200 at most)")
         return f"{self.path}/readers/{name}"
 
 
 def next_position(head: Head) -> Position:
-    """Return the position of the next record, or of the seal."""
     return Position(head.slot + (head.sealed is None), head.end)
 
 
@@ -241,7 +250,10 @@ def follow(
 
 
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
-    """Yield slots with records, then poll at growing intervals; ends at a seal or timeout."""
+    """Yield slots with records, then poll for new ones at intervals growing to `idle_s`.
+
+    Ends with the seal, or after `timeout_s` (None: never) without a new slot.
+    """
     world = objects.world
     while True:
         for batch in _slots(objects, position):
@@ -261,7 +273,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Yield each slot to the end, reading up to 8 concurrently."""
+    """Yield the slots from `start` to the end, and the seal, reading up to 8 concurrently. Raises as `_batch`."""
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -277,6 +289,10 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch:
+    """Return the slot's records from `offset` on.
+
+    Raises Trimmed if its place holds a later slot, InvalidInput if `offset` is past its end.
+    """
     head = place.head
     if head.slot > slot:
         raise objects.trimmed_error(slot)
@@ -359,13 +375,16 @@ class LogReader(ProcessBound):
         self._write(lambda _: position)
 
     def _write(self, position: Callable[[Mapping[str, Any]], Position], *, opens: bool = False) -> None:
-        """Store the result of `position`; `opens` raises the epoch."""
+        """Store the position that `position(stored fields)` returns, and set the reader's own.
+
+        `opens` raises the epoch. Else raises Fenced if another client has opened the reader.
+        """
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            """Update `fields` with position, log id, next `rev` and, on open, next `epoch`; return their JSON.
+            """Return the reader's next JSON, and set `fields` to it. `data` is the stored one (None: none).
 
-            Raises `Fenced` if another process opened the reader.
+            Raises Fenced if another process opened the reader.
             """
             stored = decode_reader(data, self._path) if data is not None else dict(_NEW)
             if not opens and stored["epoch"] != self.epoch:
@@ -384,7 +403,6 @@ class LogReader(ProcessBound):
 
 
 def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
-    """Read the position of each reader, by one request each."""
     by_reader = {}
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
@@ -402,9 +420,9 @@ class _OtherReaders(Exception):
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
-    """Raise the floor up to `before`; return it.
+    """Raise the floor up to `before`, never lower it; return it.
 
-    With `spares_readers` or `retain="readers"` not past the slowest reader.
+    With `spares_readers` or `retain="readers"` it does not pass the slowest reader.
     """
     while True:
         manifest = objects.manifest(fresh=True)
@@ -424,7 +442,10 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> None:
-    """Raise a full ring's floor above the slot to replace, or raise LogFull."""
+    """Free a ring's place for `slot`, unless it is free, by raising the floor; raise LogFull if it is still kept.
+
+    The floor rises to the slowest reader, or with `retain="slots"` by up to an eighth of the ring.
+    """
     if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
         return
     slots, slowest = manifest.slots or 0, ""
@@ -441,7 +462,6 @@ def make_room(objects: LogObjects, slot: int) -> None:
 
 
 def decode_reader(data: bytes, path: str) -> dict[str, Any]:
-    """Decode a reader's position, or raise MalformedObject."""
     with undecodable_as(MalformedObject, f"{path!r} is not a reader's position and was not changed"):
         fields = parse_object(data, most=_LARGEST)
         check_format(fields, path, _FORMAT)

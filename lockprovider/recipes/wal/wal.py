@@ -39,7 +39,6 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
     Args:
         timeout: seconds for each operation with all its tries.
-        pace_s: seconds between two writes.
         broker: see `Queue`.
 
     Raises:
@@ -263,7 +262,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return trim(self._objects, slot, spares_readers=before is None)
 
     def end(self) -> Position:
-        """Find the position of the next record, as it was during the call.
+        """Find the position of the next record.
 
         >>> log.end() == log.position("end")
         True

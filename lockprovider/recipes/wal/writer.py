@@ -1,4 +1,4 @@
-"""Writer of a log for all callers of a process, with its `Appender` and `Leader`."""
+"""Writer of a log for all callers of a process."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations into as many slots as needed; forget bundles' numbers, even on error.
-
-        Returns results grouped like `operations`.
-        """
+        """Write operations, in as many slots as needed; return their results and errors, a list for each bundle."""
         results: list[Any] = []
         flattened = flatten(operations)
         try:
@@ -56,12 +53,15 @@ class LogWriter:
         return regroup(operations, results)
 
     def forget(self, client: str) -> None:
-        """Drop a client's cached facts; from any thread."""
         self._took.pop(client, None)
         self._numbers.forget(client)
 
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
-        """Write one slot's batch, or ask a broker, again until its outcome or the timeout."""
+        """Write one slot's batch, or let a broker do it; return each operation's result or error.
+
+        Tries again until the timeout, when those that may be in the log get OutcomeUnknown. Remembers the names'
+        epochs.
+        """
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
@@ -88,7 +88,10 @@ class LogWriter:
         return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """Ask the broker in `last` to write the operations, or draft their slot here."""
+        """Let the broker that `last` names do the batch, or draft it as the slot after `last`.
+
+        Returns the batch's next state; after a broken link: find the end again.
+        """
 
         def adds_a_name(operation: LogOperation) -> bool:
             return not isinstance(operation, Append) or operation.producer not in last.producers
@@ -119,7 +122,10 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Make room and write the draft, reading its place first if the condition is unknown; cache a won end."""
+        """Make room and write the draft, reading its place first if the condition is unknown; cache a won end.
+
+        Raises LogFull.
+        """
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
         make_room(self._objects, slot)
@@ -244,6 +250,8 @@ class Appender(ProcessBound):
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
         """Append without waiting for the write; return a future, which a named producer cannot cancel.
 
+        InvalidInput: a named producer needs `seq`, others have none. TooLarge: above 1 MiB.
+
         >>> waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
         >>> [one.result().again for one in waiting]
         [False, False]
@@ -318,7 +326,6 @@ class Appender(ProcessBound):
         self._writer.forget(self._client)
 
     def _done(self, number: int, answer: Later[Appended]) -> None:
-        """Stop waiting for the append, and note its number if acknowledged."""
         with self._guard:
             self._waiting.pop(answer, None)
             if not answer.cancelled() and answer.exception() is None:

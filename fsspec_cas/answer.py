@@ -37,14 +37,14 @@ from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Wr
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The store performed the write or delete; `version` is None if the answer carried none."""
+    """The store performed the write or delete; `version` is None without one."""
 
     version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """The condition is false. `dialect`: the form in which it was sent, for `Backend.adapt`."""
+    """The condition is false; it was sent in the form `dialect`."""
 
     dialect: str = ""
 
@@ -59,7 +59,7 @@ class NotApplied:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The request may have been applied. `stranger`: the endpoint has never proved to be a store."""
+    """The request may have been applied. `stranger`: the endpoint never proved to be a store."""
 
     why: str
     retry_after_s: float | None = None
@@ -80,7 +80,7 @@ class UploadGone:
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """An object, as one response showed it; `data` is None for a `head`. Times are the store's clock, in epoch ms."""
+    """An object, as one response showed it; `data` is None for a `head`. Times are the store's, in epoch ms."""
 
     version: Version
     size: int
@@ -164,7 +164,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts, invisible until completed; `tags` are the store's names of the parts, `sent` counts bytes."""
+    """An upload in parts, invisible until completed; `tags` are the store's names of its parts."""
 
     write: Write
     token: str
@@ -224,7 +224,7 @@ class WriteProgress:
     """Progress of one logical write; the table explains `doubt` and `spent`.
 
     Attributes:
-        refused: the newest send was answered "condition false", in the form `dialect`.
+        refused: the newest send was answered "condition false".
         failures: sends and HEADs in a row without a result.
         resent: two copies may have been applied, or may still be.
         contradictions: refusals of a condition that a HEAD showed to be true.
@@ -263,7 +263,7 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Switch from the dialect `refused` to the other one, unless another write did, and send again."""
+    """Switch from the dialect `refused` to the other one, and send again."""
 
     after_failures: int
     refused: str = ""
@@ -291,7 +291,10 @@ def first_step(write: Write) -> Next:
 
 
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
-    """Return the progress after a write's answer, and the next request or the outcome."""
+    """Return the progress after an answer to a send, and the next step.
+
+    Success with a version ends (`Won`, or `Inconclusive` for an unprovable delete); else a head follows.
+    """
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
     match answer:
@@ -315,7 +318,10 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """Return the progress after a HEAD, and the next request or the outcome."""
+    """Return the progress after a head, and the next step.
+
+    No answer repeats the head; this write's id is `Won`. For any other state see the module's table.
+    """
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
@@ -337,7 +343,10 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
-    """Choose a resend, another dialect or a failure after a HEAD shows the condition true."""
+    """Choose the next step when a head shows the condition still true: send again, after a refusal in another dialect.
+
+    A fifth refusal or a spent write ends it.
+    """
     if progress.spent:
         return progress, Inconclusive(
             f"{progress.why}; now the object is as before, and this write cannot be sent again"
@@ -354,7 +363,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return Lost if a create-once object carries another write's id, else Inconclusive."""
+    """Return Lost if a create-once object carries another write's id (`write_id`), else Inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

@@ -1,6 +1,6 @@
 """Checks of callers' arguments, and of names of stores and objects, before any request.
 
-An object's path must be normalized: stores disagree on whether `a//b` is `a/b`.
+Stores disagree on whether `a//b` is `a/b`, so a path must be normalized.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_seconds(value: object, name: str = "timeout", *, finite: bool = False,
 
 
 def check_whole(value: object, name: str, *, least: int = 0) -> int:
-    """Return an int, no bool, from `least` to `LARGEST_NUMBER`, or raise InvalidInput."""
+    """Return an int, no bool, from `least` to `LARGEST_NUMBER` (2**53 - 1), or raise InvalidInput with `name`."""
     if isinstance(value, int) and not isinstance(value, bool) and value > LARGEST_NUMBER:
         raise InvalidInput(f"{name} must be a whole number of at most {LARGEST_NUMBER}, which every JSON reader keeps")
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -52,7 +52,7 @@ def check_function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
 
 
 def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
-    """Return an iterator of the value's items; raise InvalidInput at once for text, bytes, a dict, or no iterable."""
+    """Return an iterator of the value's items; text, bytes, a dict or no iterable raise InvalidInput at once."""
     if not isinstance(value, (str, bytes, bytearray, dict)):
         try:
             return iter(value)
@@ -123,7 +123,7 @@ def check_url(url: object) -> str:
     """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
 
     Raises:
-        InvalidUrl: it is neither a URL nor a path, has blanks at its ends or a step "..", or contains a secret.
+        InvalidUrl: it is empty, no URL or path, or a path with a query; it has outer blanks, a step "..", or a secret.
 
     >>> check_url("s3://bucket//x/./y/")
     's3://bucket/x/y'
@@ -160,12 +160,12 @@ def check_root(root: object) -> str:
 
 
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
-    """Check the path of an object below the root, and return it.
+    """Check the path of an object below the root, and return it unchanged.
 
     `absolute` (without a root) permits a leading slash, `marker` a trailing one.
 
     Raises:
-        InvalidInput: it is not text, names no object, or is not normalized.
+        InvalidInput: it is not text, names no object, has blanks at its ends, or is not normalized.
 
     >>> check_path("folder/../a")
     Traceback (most recent call last):
@@ -188,7 +188,10 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
 
 
 def check_prefix(prefix: object, *, absolute: bool = False) -> str:
-    """Return a prefix, which may be empty or end within a step; `absolute` permits one leading slash."""
+    """Return a prefix, which may be empty or end within a step; `absolute` permits one leading slash.
+
+    A `..`, or an empty or `.` step before the last, raises InvalidInput.
+    """
     text = _checked(prefix, InvalidInput, blanks=True)
     steps = text.split("/")
     whole = steps[1 if absolute and not steps[0] else 0 : -1]
@@ -203,7 +206,7 @@ def check_start(text: object) -> str:
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path with an access point's ARN in its form with colons."""
+    """Return an S3 path with its access point's ARN, if any, written with colons."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 
@@ -228,7 +231,10 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """Raise InvalidUrl for a Windows path, or a colon in a relative path's first step."""
+    """Raise InvalidUrl for a path whose first step has a colon: a path of Windows, or a URL without `://`.
+
+    `file:/x` passes.
+    """
     first = path.partition("/")[0]
     protocol, colon, _ = first.partition(":")
     rest = path[len(protocol) + len(colon) :]
@@ -243,7 +249,10 @@ def _check_local(path: str) -> None:
 
 
 def _checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
-    """Return the text; raise `kind` for no text, `..` steps, NUL, a lone surrogate, or blanks at its ends."""
+    """Return the text.
+
+    Raises `kind` for no text, `..` steps, NUL, a lone surrogate, or, unless `blanks`, blanks at its ends.
+    """
     text = _as_text(value, kind)
     if ".." in text.split("/"):
         raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
@@ -264,7 +273,7 @@ def _normalized(path: str) -> str:
 
 
 def _normalized_url(url: str) -> str:
-    """Remove empty and `.` steps; keep the bucket, and a `./` that protects a colon."""
+    """Return a URL or path without empty and `.` steps; the bucket stays, and a `./` that protects a colon."""
     protocol, separator, rest = url.partition("://")
     if not separator:
         return (

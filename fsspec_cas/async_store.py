@@ -163,10 +163,11 @@ class AsyncStore:
         return _content(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
-        """Read an object's version, size, times and attributes without its body.
+        """Return an object's version, size, times, identity and attributes without its body; `timeout` in seconds.
 
         Raises:
             ObjectNotFound: no object is at `path`.
+            StoreError: the store did not answer, or refused access.
 
         >>> info = await store.head("a")
         >>> info.size, info.version == version
@@ -352,7 +353,10 @@ class AsyncStore:
             await self._delete_in_bucket(in_bucket, timeout)
 
     async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
-        """Delete the objects, all of one bucket; consumes `rest`."""
+        """Delete the objects, full paths in one bucket, 1,000 per request if the store can.
+
+        Removes deleted batches from `rest`.
+        """
         delete_batch = getattr(self.backend, "delete_batch", None)
         if delete_batch is not None:
             with contextlib.suppress(NotSupported):
@@ -367,7 +371,8 @@ class AsyncStore:
     ) -> Entries:
         """List all objects whose path starts with `prefix`, ordered by path; the paths are relative to the root.
 
-        Returns only paths after `start_after` and before `stop_at`. Several pages are no snapshot.
+        Returns only paths after `start_after` and before `stop_at`. Several pages are no snapshot; `timeout` (seconds)
+        is for each.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']
@@ -389,7 +394,7 @@ class AsyncStore:
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.
 
-        `fn` gets None if the object does not exist. It may be called several times.
+        `fn` gets None if the object does not exist. It may be called several times, until `timeout` (seconds).
 
         Raises:
             NotBytes: `fn` did not return bytes; nothing was written.
@@ -424,7 +429,6 @@ class AsyncStore:
         *,
         create_once: bool = False,
     ) -> Write:
-        """Check path and attributes, and return a write with a new id; sends nothing."""
         attributes = Attributes()
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
@@ -442,7 +446,7 @@ class AsyncStore:
         return f"{self.root.rstrip('/')}/{path}" if self.root else path
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
-        """Return the version; raise InvalidVersion for a wildcard, or another kind of store."""
+        """Return the version; InvalidVersion for a wildcard, or another kind of store."""
         version = Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")

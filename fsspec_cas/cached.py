@@ -1,4 +1,4 @@
-"""`Cached` and `AsyncCached`: one object that a process reads by shared requests."""
+"""One object that a process reads by shared requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class SharedRead(Generic[T]):
     """A read under way that asks whether the object has changed since `known`.
 
-    `caller` returns the caller that began it, or None once gone; `after` is `events_ended` when it began.
+    `caller` returns its caller, or None once gone; `after`: `events_ended` at its begin.
     """
 
     number: int
@@ -57,12 +57,11 @@ class Failed:
 class ReadState(Generic[T]):
     """Immutable state of one object's reads, without I/O; each event method returns the next state.
 
-    One read is under way at a time, as versions have no order. A caller never gets a read that began before its call. A
-    read that overlaps with a local write gets no age.
+    One read is under way at a time, as versions have no order. A caller never gets a read that began before its call.
 
     Attributes:
         events_ended: number of reads answered and writes ended, ever.
-        as_of_s: `known` was current at this time or later; None if unknown.
+        as_of_s: `known` was current at this time or later.
         written: value of `events_ended` after the last write won here.
     """
 
@@ -80,7 +79,7 @@ class ReadState(Generic[T]):
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def with_caller(self) -> tuple[ReadState[T], int]:
-        """Add a waiting caller; return also the number of the first read that may serve it."""
+        """Add a waiting caller; return also the number of the first read for it."""
         return replace(self, waiting=self.waiting + 1), self.reads_begun + 1
 
     def answer(self, number: int) -> ReadResult[T] | Failed | None:
@@ -103,7 +102,10 @@ class ReadState(Generic[T]):
         return replace(self, reads_begun=read.number, read=read), read
 
     def with_answer(self, read: SharedRead[T], content: T | None) -> ReadState[T]:
-        """End a read; `content` becomes `known` unless a write was won here since the read began."""
+        """End a read; `content` (None: no object) becomes `known` unless a write was won here since the read began.
+
+        An overlap with a write leaves no age.
+        """
         return replace(
             self,
             events_ended=self.events_ended + 1,
@@ -135,12 +137,10 @@ class ReadState(Generic[T]):
 
 
 class _Caller:
-    """Identity of one `get`; its weak reference is dead once the call has ended."""
+    """Identity of one `get`, dead once the call ends."""
 
 
 class _Shared:
-    """Cached state of one object. Threads call `_must_wait` and `_leave` under the guard; tasks need none."""
-
     _new_signal: Callable[[], Any]
     _async_store: AsyncStore
 
@@ -163,13 +163,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Drop a read whose caller is gone; return whether this caller must wait for another read."""
+        """Drop a read whose caller is gone; return whether this caller must wait for another."""
         if self._state.read is not None and self._state.read.caller() is None:
             self._state = self._state.without_read()
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """End a call: drop its unfinished read, and wake waiting callers then. `number` 0: it never waited."""
+        """End a call: drop its unfinished read, and wake waiting callers then."""
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
             self._wake()
@@ -184,7 +184,10 @@ class _Shared:
 
     @contextlib.contextmanager
     def _failure_shared(self, read: SharedRead[Content]) -> Iterator[None]:
-        """Give an error of the block to all waiting readers, and re-raise."""
+        """End the read if the block raises an Exception, give that to all waiting callers, and re-raise.
+
+        Interrupts only pass.
+        """
         try:
             yield
         except Exception as error:
@@ -199,7 +202,10 @@ class _Shared:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Yield a record of one write; when the block ends, even by an error, update the cached state."""
+        """Yield a record of one write; when the block ends, even by an error, update the cached state.
+
+        A won write's content is cached; else the cached age is forgotten.
+        """
         with self._guard:
             after, began_s = self._state.events_ended, self._world.monotonic_s()
         write = _Writing(self._path)
@@ -219,8 +225,6 @@ class _Shared:
 
 
 class _Writing:
-    """Record of one write through the cache."""
-
     def __init__(self, path: str) -> None:
         self.won = False
         self.content: Content | None = None
@@ -257,7 +261,9 @@ class AsyncCached(_Shared):
         self._async_store = store
 
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """Return the object as `Cached.get` does.
+        """Return the object, or None if none exists, by a read that concurrent tasks share.
+
+        Content current less than `max_age_s` seconds ago needs no request; see `Cached.get`.
 
         >>> content = await flags.get(max_age_s=60)
         >>> content.data
@@ -398,7 +404,7 @@ class Cached(_Shared):
 
     @property
     def _async(self) -> Any:
-        """This object: the writes derived from `AsyncCached` need only what `_Shared` has."""
+        """This object, which has all that the derived writes need."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""`fsspec-cas`: the command that probes a store, and reads and writes conditionally from a shell."""
+"""`fsspec-cas`: probes a store, and reads and writes conditionally from a shell."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser with the commands probe, get, put, rm and completion."""
+    """Build the parser with the commands probe, get, put, rm and completion; each sets `run` to its function."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="fsspec-cas",
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_completion(commands, _parser)
 
     def add(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        """Add a command, which `run` performs, with options for storage, timeout and output; return its parser."""
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
         command.add_storage_options(sub)
@@ -104,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    """Test the store with temporary objects and print a report; REFUSED: unfit for locks."""
+    """Test the store with temporary objects and print a report; return DONE, or REFUSED if it is unfit for locks."""
     fs, root = split_url(arguments.url, command.storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -118,7 +119,10 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
-    """Read the object once, write it to a file or stdout, and print its version."""
+    """Read the object once, write it to a file or stdout, and print its version; return DONE.
+
+    Beside content on stdout, the version goes to stderr.
+    """
     store, name = _object(arguments)
     content = store.read(name, timeout=arguments.timeout)
     to_stdout = arguments.file == "-"
@@ -140,7 +144,7 @@ def _put(arguments: Any) -> int:
 
 
 def _written(store: Store, name: str, source: BinaryIO, version: Version | None, timeout: float) -> Outcome:
-    """Write the source under the condition; a create streams, and an error aborts it."""
+    """Write `source` at `version`, or as a streamed create (None), which an error aborts; return the outcome."""
     if version is not None:
         return store.put_if_match(name, source.read(), version, timeout=timeout)
     writer = store.open_exclusive(name, timeout=timeout)
@@ -168,7 +172,7 @@ def _object(arguments: Any) -> tuple[Store, str]:
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
-    """Print the outcome and return its exit code."""
+    """Print the outcome, and return its exit code: DONE if won, REFUSED if lost, else UNKNOWN."""
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)
@@ -185,7 +189,7 @@ def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None
 
 
 def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -> int:
-    """Print the report and the outcome's error; return `code`."""
+    """Print the lost or unknown outcome's error to stderr, and with --json first `report` to stdout; return `code`."""
     if arguments.json:
         print(json.dumps(report))
     try:

@@ -1,4 +1,4 @@
-"""Shared code of the command lines: storage options, exit codes, errors as one sentence on stderr."""
+"""Shared code of the command lines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Replace the packages' log handlers: warnings go to stderr; with `verbose`, all at INFO (1) or DEBUG (2)."""
+    """Replace the packages' log handlers: warnings to stderr; with `verbose` also INFO (1), DEBUG (2)."""
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
@@ -62,7 +62,10 @@ def log_to_stderr(program: str, verbose: int) -> None:
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
-    """Return the options of `-o` and `--storage-options` as fsspec takes them; `-o` wins. May raise InvalidInput."""
+    """Return the options of `-o` and `--storage-options` as nested dicts; `-o` wins.
+
+    Raises InvalidInput for bad JSON, no KEY=VALUE, or contradicting `-o`.
+    """
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
     values: dict[str, Any] = {}
     for number, pair in enumerate(arguments.options, 1):
@@ -88,6 +91,7 @@ def storage_options(arguments: Any) -> dict[str, Any]:
 
 
 def _json_object(text: str) -> dict[str, Any]:
+    """Parse the text as a JSON object; anything else raises InvalidInput."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -109,7 +113,8 @@ def _value(key: str, text: str) -> Any:
 def run(program: str, arguments: Any, code_of: Callable[[Exception], int | None]) -> int:
     """Set up logging, call `arguments.run`, print its error to stderr; return the exit code.
 
-    `--debug` re-raises. A broken pipe closes stderr. `code_of` returns a program's own code, or None.
+    Ctrl-C: 130, or 3 in doubt. `--debug` re-raises. A broken pipe closes stderr, and is no error. `code_of` returns a
+    program's own code, or None.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
@@ -152,7 +157,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def add_completion(commands: Any, of: Any) -> None:
-    """Add the command `completion SHELL`; when run, it calls `of` for the whole parser."""
+    """Add the command `completion SHELL`; `of` returns the whole parser."""
     text = "Print a completion script for your shell: eval it in the shell's startup file."
     parser = commands.add_parser("completion", help=text, description=text)
     parser.add_argument("shell", choices=SHELLS)
@@ -179,7 +184,7 @@ def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dic
 
 
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
-    """Return a completion script for bash, or for zsh through its bash emulation."""
+    """Return a completion script for bash, or for zsh through its bash emulation. `words_by_path`: see `words_of`."""
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]
     lines = [
@@ -201,7 +206,10 @@ def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh:
 
 
 def _fish(program: str, words_by_path: dict[tuple[str, ...], list[str]]) -> str:
-    """Return a fish script that completes subcommands and options by the words typed before."""
+    """Return a fish script that completes subcommands and options by the words typed before.
+
+    `words_by_path`: see `words_of`.
+    """
     lines = []
     for path, words in sorted(words_by_path.items()):
         inner = [word for word in words if not word.startswith("-")]

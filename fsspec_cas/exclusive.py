@@ -1,4 +1,4 @@
-"""Writers that create a whole object on close, only if its path is then empty."""
+"""Writers that create a whole object on close."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _log = logging.getLogger(__name__)
 class AsyncExclusive:
     """An object being written; leaving `async with` closes it and raises unless won, an exception aborts it.
 
-    `outcome` is the result of `close`; None before it, and after `abort`. After parts were sent, `Store.resolve` can
-    only read an unknown outcome's object, not write it again.
+    `outcome` is the result of `close`; None before it, and after `abort`.
     """
 
     def __init__(self, backend: Backend, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
@@ -65,7 +64,7 @@ class AsyncExclusive:
             NotBytes: `data` has no buffer; nothing was appended.
             OutcomeUnknown: the store made an object of the parts so far.
             StoreError: a part could not be sent; no object will appear.
-            InvalidInput: the writer is closed.
+            InvalidInput: the writer is closed, or its store takes no more parts.
         """
         self._check_open()
         rest = view = check_buffer(self.path, data)
@@ -118,11 +117,14 @@ class AsyncExclusive:
 
     @property
     def cleanup(self) -> Coroutine[Any, Any, None] | None:
-        """New coroutine, to be run or closed, that aborts an unclosed writer; None without parts."""
+        """New coroutine that aborts a writer with parts, or None."""
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
-        """Send the buffer as the next part, after opening the upload; a failure aborts."""
+        """Send the buffer as the next part, after beginning the upload; empty it.
+
+        After a refused beginning (path taken) nothing is sent. An error aborts the writer.
+        """
         part = bytes(self._buffer)
         self._buffer.clear()
         try:
@@ -137,6 +139,10 @@ class AsyncExclusive:
             raise
 
     async def _add(self, upload: Upload, part: bytes) -> Upload:
+        """Send one part; return the upload with it.
+
+        Raises InvalidInput if the store takes no more, CasError if it refuses this one.
+        """
         if len(upload.tags) >= self._backend.part_rules.most_parts:
             problem = f"{self.path!r} has {len(upload.tags)} parts and its store takes no more"
             raise InvalidInput(f"{problem}: choose a part_size above {self._part_size}", path=self.path)
@@ -147,6 +153,10 @@ class AsyncExclusive:
         return added
 
     async def _finish(self) -> Outcome:
+        """Write the object whole, or complete its upload with the buffer; return the outcome.
+
+        After a refused beginning, read the head and return Lost.
+        """
         tail = bytes(self._buffer)
         if self._denied:  # no request could create the object
             state = await self._sender.head(self.path, self._timeout)
@@ -158,7 +168,7 @@ class AsyncExclusive:
         return await self._sender.finish(self._write, partial(self._backend.finish, self._upload, tail), self._timeout)
 
     async def _drop(self) -> None:
-        """Abort the upload in the store; a failure only logs."""
+        """Forget the upload, if any, and abort it in the store; a CasError is only logged."""
         upload, self._upload = self._upload, None
         if upload is None:
             return
@@ -173,7 +183,7 @@ class AsyncExclusive:
 
 
 class Exclusive:
-    """`AsyncExclusive` for sync callers, one thread at a time; garbage collection aborts an unclosed writer."""
+    """`AsyncExclusive` for sync callers; garbage collection aborts an unclosed writer."""
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
         self._async = inner
@@ -189,7 +199,7 @@ class Exclusive:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        """Drop an unclosed writer's parts: over a network without waiting, at the interpreter's end not at all."""
+        """Drop an unclosed writer's parts, over a network without waiting."""
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():
             cleanup.close()
@@ -230,7 +240,7 @@ class Exclusive:
 def sync_opener(
     method: Callable[Concatenate[A, P], AsyncExclusive],
 ) -> Callable[Concatenate[SyncForm[A], P], Exclusive]:
-    """Derive the sync form of a store's method that opens an exclusive writer."""
+    """Derive the sync form of a method that opens an exclusive writer."""
 
     @wraps(method)
     def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:

@@ -24,7 +24,7 @@ _HERE = threading.local()
 
 
 class WaitStopped(BaseException):
-    """Raised by waits of a call that its cancelled task has abandoned; like KeyboardInterrupt, not an `Exception`."""
+    """Raised by waits of a call that its cancelled task has abandoned."""
 
 
 class Signal:
@@ -49,6 +49,7 @@ class Signal:
         return self._is_set
 
     def set(self) -> None:
+        """Set the flag, and wake all waiting threads."""
         self._is_set = True
         gates = self._gates
         while gates:
@@ -61,7 +62,7 @@ class Signal:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the flag is set; return False if it is still clear after `timeout` seconds.
+        """Block until the flag is set, and return True; False if it is still clear after `timeout` seconds.
 
         Raises WaitStopped once the signal of `ends_with` is set.
         """
@@ -92,8 +93,7 @@ class Signal:
 class Worker(threading.Thread):
     """A daemon thread, started from a separate thread.
 
-    CPython marks a new thread with its creator's number until it runs: an exception sent to the creator
-    (`PyThreadState_SetAsyncExc`) can kill it, and `Thread.start` then waits forever.
+    In CPython an exception sent to a thread's creator can kill it before it runs; `Thread.start` then hangs.
     """
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
@@ -103,20 +103,21 @@ class Worker(threading.Thread):
         """Start the thread, and return once it runs; with `wait=False`, return at once, as a finalizer must.
 
         Raises:
-            RuntimeError: the system (not with `wait=False`) or the ending interpreter starts no more threads.
+            RuntimeError: the system or the ending interpreter starts no more threads.
         """
         _STARTER.start(super().start, wait=wait)
 
 
 class _Starter:
-    """Starts threads from one of its own."""
-
     def __init__(self) -> None:
         self._lives = False
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call` on the starting thread, even if interrupted here; `wait` for its end, and raise its error."""
+        """Run `call`, which starts a thread, on this object's thread, even if interrupted here.
+
+        `wait` for its end, and raise its error.
+        """
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()
         self._begin()
@@ -135,7 +136,6 @@ class _Starter:
             _thread.start_new_thread(self._live, ())
 
     def _live(self) -> None:
-        """Run submitted calls on this thread until an exception is sent to it."""
         self._lives = True
         try:
             while True:

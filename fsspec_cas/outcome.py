@@ -38,7 +38,7 @@ class Version:
 
     @classmethod
     def of(cls, given: Version | str) -> Version:
-        """Return a version that is given as a `Version` or as its text; other values raise InvalidVersion.
+        """Return a `Version` unchanged, or the version of its text; other values raise InvalidVersion.
 
         >>> Version.of("s3:1") == Version("s3", "1") == Version.of(Version("s3", "1"))
         True
@@ -89,7 +89,7 @@ Condition = Version | Absent
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Content type, metadata, and parameters by the store's API names (`own`, perhaps secret) of one write."""
+    """Content type, metadata, and parameters by the store's API names (`own`, perhaps secret)."""
 
     content_type: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -1,4 +1,4 @@
-"""Sends a store's requests, with retries and full-jitter pauses, until the outcome is known or time is over.
+"""Sends a store's requests, with retries and full-jitter pauses, until an outcome or the timeout.
 
 Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 """
@@ -51,7 +51,7 @@ _SMALL_BYTES = 1 << 20
 _DIRECTORY = "--x-s3"  # buckets
 _SILENCES = 3  # unanswered deletes before a head decides
 _NEVER = '"00000000000000000000000000000000"'  # an ETag
-# By endpoint and bucket: a delete's success proves that it removed the object. None: the condition is ignored.
+# By endpoint and bucket: whether a delete's success is proof; None: the condition is ignored.
 _SUCCESS_IS_PROOF: dict[tuple[str, str], bool | None] = {}
 
 HeadState = ObjectState | Missing | Unchanged
@@ -69,7 +69,7 @@ Sending = Ask[FinishAnswer]
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries, from now on; logs one warning when it takes long."""
+    """Time budget of one call with all its tries, from now on; logs one warning after 5 s."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -81,7 +81,10 @@ class RetryBudget:
         self._slowest_s = 0.0
 
     async def pause(self, failures: int, retry_after_s: float | None = None, why: str = "") -> float:
-        """Sleep the back-off delay; return the seconds left, 0 if too few for another try. May log the warning."""
+        """Sleep the back-off delay, if any; return the seconds left. May log the warning, with `why`.
+
+        Returns 0, perhaps without a sleep, if they are too few for another try.
+        """
         if not failures and not retry_after_s:
             return max(0.0, self._left_s())
         pause = delay_s(failures, self._world.random(), retry_after_s)
@@ -94,7 +97,7 @@ class RetryBudget:
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try, and record how long it took. A `small` try may log the warning."""
+        """Await one try, and return its result; record its duration. A `small` try may log the warning meanwhile."""
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
         try:
@@ -106,7 +109,10 @@ class RetryBudget:
         return answer
 
     def _alarm(self) -> asyncio.TimerHandle | None:
-        """Schedule a warning of silence on the event loop; None: not needed."""
+        """Schedule the warning on the event loop, 5 s after the call began; return its timer.
+
+        None: it is not needed, or no loop runs.
+        """
         silent_s = self._begun_s + WARN_AFTER_S - self._world.monotonic_s()
         if self._warned or silent_s >= self._left_s():
             return None
@@ -124,7 +130,7 @@ class RetryBudget:
 
 
 class Sender:
-    """Sends the requests of one store. `timeout` (seconds) is for a whole call; each request gets what is left.
+    """Sends the requests of one store. `timeout` (seconds) is for a whole call.
 
     `on_throttled` is called for each throttled answer, before the next request.
     """
@@ -164,7 +170,9 @@ class Sender:
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
-        """Repeat `ask`, with pauses, until answered. Only for requests that are safe to repeat.
+        """Repeat `ask`, with pauses, until answered.
+
+        Only for requests that are safe to repeat; `small=False`: long silence is normal.
 
         Raises Unavailable at `timeout`, or after five answers of a server that never proved to be a store.
         """
@@ -190,10 +198,10 @@ class Sender:
         return await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
 
     async def check_delete(self, path: str, timeout: float) -> bool:
-        """Return whether a conditional delete's success proves that it removed the object, or raise NotSupported.
+        """Return whether a conditional delete's success proves that it removed the object.
 
-        An S3 store other than Amazon's is tested first, once per bucket and process, on an object in the folder of
-        `path`.
+        Raises NotSupported without such deletes. An S3 store other than Amazon's is tested first, once per bucket and
+        process, on an object in the folder of `path`.
         """
         name = self._backend.name
         if not self._backend.capabilities.delete_match:
@@ -212,12 +220,20 @@ class Sender:
         return is_proof
 
     async def _try_deletes(self, folder: str, timeout: float) -> bool | None:
-        """Create an object, delete it under conditions; return what `_SUCCESS_IS_PROOF` holds. It may remain."""
+        """Delete a new object in `folder` at a wrong version, at its own, and again.
+
+        True: only the second succeeds; False: also the third; None: no conditional deletes.
+
+        Raises Unavailable without a result; the object may remain.
+        """
         new_id = self._world.new_id()
         path = f"{folder}/cas-probe-{new_id}"
 
         async def remove(version: Version | None) -> bool:
-            """Delete the object and return whether that worked; Unavailable if 3 unanswered tries leave it."""
+            """Delete the object at `version` (None: any); return False if that was refused.
+
+            Raises Unavailable if 3 unanswered tries leave it.
+            """
             silences = 0
 
             async def ask(*, timeout_s: float) -> WriteAnswer | None:
@@ -235,7 +251,7 @@ class Sender:
         try:
             version_made = (await self.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
             keeps_condition = True
-            with contextlib.suppress(NotSupported):  # the object is still in place then
+            with contextlib.suppress(NotSupported):
                 keeps_condition = not await remove(Version(version_made.backend, _NEVER))
                 if keeps_condition and await remove(version_made):
                     return not await remove(version_made)
@@ -246,7 +262,7 @@ class Sender:
         return None
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
-        """Repeat the read until answered, and keep the store's clock reading."""
+        """Repeat the read until answered, and return the answer; keep the store's clock reading."""
 
         async def timed(*, timeout_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
@@ -258,6 +274,7 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
+        """Return the function that sends this write once: a put, or a delete, whose success carries `condition`."""
         removed = None if isinstance(write.condition, Absent) else write.condition
 
         async def remove(*, timeout_s: float) -> WriteAnswer:
@@ -276,9 +293,12 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the decision table's steps (`answer.py`) until settled or out of time.
+        """Run the decision table's steps (`answer.py`) from `step` on; return the outcome.
 
-        Store errors in doubt become Unknown; an interrupt's cause is OutcomeUnknown.
+        `send` sends the write, `data` goes into an Unknown.
+
+        Errors of the store, and the end of the time, raise; in doubt they become Unknown. An interrupt's cause is
+        OutcomeUnknown.
         """
         tries = RetryBudget(self._world, self._drive, progress.write.path, check_seconds(timeout))
         strangers, small = 0, small and len(data or b"") <= _SMALL_BYTES
@@ -313,7 +333,7 @@ class Sender:
     async def _send_step(
         self, progress: WriteProgress, step: Send | ReadHead | Adapt, send: Sending, left_s: float
     ) -> FinishAnswer | ReadAnswer:
-        """Send one step's request; return its answer.
+        """Send one step's request (`Adapt` first switches the dialect); return its answer.
 
         A delete's head that finds no object, before any doubt, also sends a get.
         """
@@ -338,7 +358,7 @@ class Sender:
 
 
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Return endpoint and bucket of an S3 store that is not Amazon's, else None.
+    """Return endpoint and bucket (of `path`) of an S3 store that is not Amazon's, else None.
 
     May look for credentials. Raises Unavailable if no client is ready within `timeout`.
     """
@@ -381,8 +401,7 @@ _FLOOR_S = 0.5
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's Retry-After is a lower bound, raised by up to a quarter. It is capped, as MinIO asks for 60 s and answers
-    a second later.
+    A store's Retry-After is a lower bound, raised by up to a quarter, and capped.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     most = min(CEILING_S, _FLOOR_S * (1 << min(max(failures - 1, 0), _DOUBLINGS)))
@@ -390,5 +409,5 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
 
 
 def least_try_s(slowest_s: float) -> float:
-    """Return the seconds that another try needs, not to turn a certain failure into an unknown outcome."""
+    """Return the seconds that another try needs."""
     return max(_LEAST_S, 2 * slowest_s)

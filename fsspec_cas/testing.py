@@ -271,7 +271,7 @@ class Faulty(Relay):
         return await self._suffer(fault, ask)
 
     async def _suffer(self, fault: Fault, ask: Ask) -> Any:
-        """Send the request with this fault."""
+        """Send the request with this fault; return its answer, or `NoAnswer` if lost or late. An interrupt raises."""
         match fault:
             case Refuse(retry_after_s):
                 return NotApplied("refused by plan", retry_after_s)
@@ -304,7 +304,10 @@ _PHRASES = {200: "OK", 302: "Found", 404: "Not Found", 503: "Service Unavailable
 
 
 def http(status: int, body: bytes = b"", *, version: str = "1.1", length: bool = True, **headers: object) -> bytes:
-    """Return an answer as bytes; `_` in a header's name stands for `-`, and a tuple repeats the header."""
+    """Return an answer as bytes; `_` in a header's name stands for `-`, and a tuple repeats the header.
+
+    Unless `length`, it has no Content-Length.
+    """
     lines = [f"HTTP/{version} {status} {_PHRASES.get(status, 'Answer')}"]
     if length and status != 204:
         lines.append(f"Content-Length: {len(body)}")
@@ -430,7 +433,7 @@ class Rule:
     fired: int = 0
 
     def takes(self, method: str, target: str) -> bool:
-        """Decide whether the rule answers this request, and count it."""
+        """Return whether the rule answers this request, and count it, or one to skip."""
         if not self.match(method, target) or (self.times is not None and self.fired >= self.times):
             return False
         if self.skip:
@@ -444,7 +447,7 @@ class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
     It forwards requests without a rule, and closes each connection after one answer. `choose` returns a rule for a
-    request that none of `rules` takes; `requests` records method and target of each. `with` serves them on a thread.
+    request that none of `rules` takes; `requests` has method and target of each.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))
@@ -476,6 +479,7 @@ class Gateway:
         self._thread.join()
 
     def _answer(self, request: _Peer) -> bytes:
+        """Record the request; return the raw answer of a rule, of the portal, or of the server."""
         method, target = request.command, request.path
         if target.startswith(_PORTAL):
             return _PORTAL_ANSWER
@@ -487,7 +491,6 @@ class Gateway:
         return rule.answer.replace(b"{portal}", f"{self.endpoint}{_PORTAL}".encode())
 
     def _rule(self, method: str, target: str) -> Rule | None:
-        """Record the request, and return the rule for it, if any."""
         with self._lock:
             self.requests.append((method, target))
             for rule in self.rules:
@@ -496,7 +499,7 @@ class Gateway:
             return self._choose(method, target) if self._choose is not None else None
 
     def _forwarded(self, request: _Peer) -> bytes:
-        """Send the request to the server; return the raw answer."""
+        """Send the request to the server; return its raw answer, with the gateway's address in redirects."""
         with contextlib.closing(HTTPConnection(*self._target)) as server:
             server.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
             for name, value in request.headers.items():
@@ -523,7 +526,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Peer(BaseHTTPRequestHandler):
-    """One connection to the gateway, closed after its answer."""
+    """One connection to the gateway."""
 
     protocol_version = "HTTP/1.1"
 
@@ -542,7 +545,7 @@ class _Peer(BaseHTTPRequestHandler):
                     pass
 
     def body(self) -> bytes:
-        """Read the body from the connection, decoding chunks."""
+        """Read the body from the connection and return it, decoding chunks."""
         if "chunked" not in self.headers.get("transfer-encoding", "").lower():
             return self.rfile.read(int(self.headers.get("content-length", 0)))
         read = bytearray()

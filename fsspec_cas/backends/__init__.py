@@ -1,4 +1,4 @@
-"""Lookup of the backend for an fsspec protocol, and opening of URLs."""
+"""Backends by fsspec protocol, and opening of URLs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _HIDDEN_OPTIONS = frozenset(
 
 
 def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Return a URL's filesystem, which may look for credentials, and the path in it.
+    """Open a URL's filesystem, which may look for credentials; return it with the path (`bucket/key`).
 
-    Raises InvalidUrl, InvalidInput, NotSupported, AccessDenied, or Unavailable.
+    Raises InvalidUrl, InvalidInput (an option), NotSupported (protocol, package), AccessDenied, or Unavailable.
     """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
@@ -77,6 +77,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return a URL's filesystem and path; InvalidInput for an unknown option, or one that contradicts the URL's."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
@@ -96,7 +97,10 @@ def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | 
 
 
 def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return obstore's filesystem and path of an `s3://` URL."""
+    """Return obstore's filesystem and path of an `s3://` URL.
+
+    Other clients raise InvalidInput, other protocols and access points NotSupported.
+    """
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")
     if not url.startswith("s3://"):
@@ -110,7 +114,10 @@ def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tupl
 
 
 def backend_for(fs: Any) -> Backend:
-    """Return a new backend for an fsspec filesystem, or a `cas` filesystem's own."""
+    """Return a new backend for an fsspec filesystem, or a `cas` filesystem's own.
+
+    Raises NotSupported for the protocol, InvalidInput for an option.
+    """
     own: Backend | None = vars(fs).get("cas_backend")
     if own is not None:
         return own
@@ -139,7 +146,7 @@ def _missing_extra(protocol: str) -> NotSupported:
 
 
 def service_key(backend: Backend) -> object:
-    """Return a key, equal for backends that send the same requests to the same service."""
+    """Return a key, equal only for backends that send the same requests to the same service; options are hashed."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name  # one per process
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
@@ -155,12 +162,12 @@ def is_remote(backend: Backend) -> bool:
 
 
 def off_thread(backend: Backend) -> Backend:
-    """Return the backend for async callers; a blocking one's calls run on threads."""
+    """Return the backend for async callers; a blocking one's calls then run on threads."""
     return _OffThread(backend) if backend.blocking else backend
 
 
 class _OffThread(Relay):
-    """Runs a blocking backend's requests on threads, to their end even after a cancellation."""
+    """Runs a blocking backend's requests on threads, to their end."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner, blocking=False)
@@ -173,7 +180,7 @@ class _OffThread(Relay):
 
 
 def check_options(kind: Any, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for options that this filesystem lacks, or an endpoint without a scheme.
+    """Raise InvalidInput for options that the filesystem class `kind` lacks, or an `endpoint_url` without a scheme.
 
     Other values, which may be secret, are not shown.
     """
@@ -195,7 +202,7 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
 
 def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Merge options from two places, called `names`; raise InvalidInput if they contradict."""
+    """Merge options of two places, called `names`; contradictions raise InvalidInput."""
     for name in first.keys() & second.keys():
         if first[name] != second[name]:
             raise InvalidInput(f"storage option {name!r} differs between {names[0]} and {names[1]}: give it once")

@@ -1,4 +1,4 @@
-"""`Backend`, the contract between this package and a store's client; checks of a write's attributes."""
+"""`Backend`, the contract of a store's client; checks of a write's attributes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class PartRules:
 class Backend(Protocol):
     """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
-    It never retries, and raises StoreError or NotSupported if no second send would help. Paths are fsspec's
-    (`bucket/key`). Optional members: `delete_batch`, `endpoint`, `isolated_connections`, `remote`.
+    It raises StoreError or NotSupported if no second send would help. Paths are fsspec's (`bucket/key`). Optional
+    members: `delete_batch`, `endpoint`, `isolated_connections`, `remote`.
     """
 
     @property
@@ -84,7 +84,7 @@ class Backend(Protocol):
         """Drop the upload's parts, if it is not completed."""
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch from the dialect `refused` to the other, unless another caller did; return False if there is none."""
+        """Switch from the dialect `refused` to the other, unless that is done; return False if there is none."""
         return False
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ def _relayed(name: str) -> Any:
 
 
 class Relay:
-    """Base of a backend that passes each request through `relay` to `inner`."""
+    """Base of a backend that passes each request to `inner`, through `relay`."""
 
     def __init__(self, inner: Backend, *, blocking: bool) -> None:
         self.inner = inner
@@ -132,8 +132,7 @@ class AttributeRules:
         own: other API parameters for one write.
         same: the API's names for content type and metadata.
         instead: API parameters that include one of them.
-        refused: API parameters that no single write can have, with the reason.
-        reserved: the metadata name of a write's identity.
+        refused: API parameters that no single write can have, and why.
     """
 
     keeps: bool = True
@@ -148,9 +147,10 @@ class AttributeRules:
 def attributes_of(
     kind: str, rules: AttributeRules, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
 ) -> Attributes:
-    """Return a write's checked attributes; `own` values of None count as absent.
+    """Return a write's checked attributes.
 
-    Raises InvalidInput, or NotSupported for an attribute that this store or a single write cannot have.
+    Of `own`, None values are dropped, and the API's names of content type or metadata become those. Raises
+    InvalidInput, or NotSupported for an attribute that this store or a single write cannot have.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     own_left = {name: value for name, value in own.items() if value is not None}
@@ -173,7 +173,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise InvalidInput or NotSupported unless a write takes this API parameter."""
+    """Raise InvalidInput for an unknown API parameter, NotSupported for one that no single write can have."""
     if name in rules.own:
         return
     if name in rules.refused:
@@ -191,7 +191,10 @@ def _plain(name: str) -> str:
 
 
 def _check_metadata(rules: AttributeRules, metadata: object) -> None:
-    """Raise InvalidInput for metadata that a store could not keep unchanged."""
+    """Raise InvalidInput for metadata that a store could not keep unchanged; None passes.
+
+    Names are lower-case and not reserved, values printable ASCII.
+    """
     if metadata is None:
         return
     if not isinstance(metadata, Mapping):

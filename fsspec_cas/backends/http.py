@@ -1,4 +1,4 @@
-"""Base of the HTTP backends, which sends and interprets each call's `StoreRequest`."""
+"""Base of the HTTP backends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ALL_CAPABILITIES = Capabilities(
 class HttpBackend(Backend):
     """Backend over HTTP; a subclass implements `_exchange`, which sends one request once.
 
-    `gives_request_ids` is None if unknown; `proven`: the endpoint has answered as a store.
+    `proven`: the endpoint has answered as a store.
     """
 
     name: ClassVar[str]
@@ -68,7 +68,6 @@ class HttpBackend(Backend):
         self.proven = False
 
     def isolated_connections(self) -> Any:
-        """Return a new backend with connections of its own."""
         kind: Any = type(self)
         return kind(self._given)
 
@@ -76,7 +75,6 @@ class HttpBackend(Backend):
         raise NotImplementedError
 
     def _form(self, path: str, condition: Condition) -> str:
-        """Return the form in which the condition is sent, for `adapt`."""
         return ""
 
     def put(self, write: Write, data: bytes, *, timeout_s: float) -> Coroutine[Any, Any, WriteAnswer]:
@@ -115,11 +113,13 @@ class HttpBackend(Backend):
         await self._exchange(StoreRequest(Verb.ABORT, upload.write.path, upload=upload), timeout_s)
 
     def expect_request_ids(self) -> None:
-        """From now on accept only answers with a request id."""
         self.gives_request_ids, self._pinned = True, True
 
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request, and up to two more that confirm an unproven reply; return the answer."""
+        """Send the request, and up to two more that confirm an unproven reply (never of a write); return the answer.
+
+        Raises as `_answer`.
+        """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)
         if not isinstance(reply, HttpReply):
@@ -145,7 +145,10 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return the answer to an interpreted reply; raise CasError if re-sending cannot help."""
+        """Return the answer to an interpreted reply: unproven, `NotApplied` if throttled, else `NoAnswer`.
+
+        Raises CasError if re-sending cannot help.
+        """
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)
         if isinstance(heard, Confirm):
@@ -166,7 +169,10 @@ class HttpBackend(Backend):
         return meaning(request, statement, self._dialect.vendor, now)
 
     async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, delete or read by another read; return the answer that this proves."""
+        """Confirm a head, delete or read by the read that `confirm` names; return the proven answer, else `NoAnswer`.
+
+        Of a delete, only an absent object is proof.
+        """
         other = StoreRequest(Verb.GET if confirm.by == "get" else Verb.HEAD, request.path)
         reply = await self._exchange(other, _left(deadline_s))
         if not isinstance(reply, HttpReply):
@@ -180,7 +186,7 @@ class HttpBackend(Backend):
         if request.verb is Verb.HEAD:
             return replace(answer, data=None)
         if request.verb is not Verb.GET or other.verb is not Verb.GET:
-            return self._nothing(confirm.why)  # the object to delete still exists
+            return self._nothing(confirm.why)
         if answer.version == request.version:
             return self._meaning(request, replace(heard, kind=StatementKind.UNCHANGED))
         return answer
@@ -196,10 +202,7 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, request: StoreRequest) -> float:
-    """Return how long a connection may be silent: a third of `timeout_s`, which leaves time for another one.
-
-    A large body or a completion gets all of it.
-    """
+    """Return how long a connection may be silent: a third of `timeout_s`, or all for a large body or a completion."""
     if len(request.data) > _SMALL_BYTES or request.verb is Verb.FINISH:
         return timeout_s
     return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3))
@@ -210,7 +213,7 @@ def unreached(
 ) -> str | None:
     """Return why the request was certainly not sent; None unless an error of `unsent` caused this one.
 
-    A wrong address or certificate raises Unavailable, unless the server is `proven`.
+    A wrong address or certificate raises Unavailable, with `hint`, unless the store is `proven`.
     """
     causes = list(_causes(error))
     if not any(isinstance(cause, unsent) for cause in causes):
@@ -222,7 +225,7 @@ def unreached(
 
 
 def _misconfigured(cause: BaseException, hint: str) -> str | None:
-    """Return advice for a certificate, TLS or host name error."""
+    """Return advice for a certificate (with `hint`), TLS or host name error; None for others."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)}): {hint}"
     if isinstance(cause, ssl.SSLError) and getattr(cause, "reason", "") in (
@@ -236,7 +239,7 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all its causes."""
+    """Yield the error and all that caused it, each once, also those that HTTP libraries keep in attributes."""
     pending: list[object] = [error]
     visited: set[int] = set()
     while pending:

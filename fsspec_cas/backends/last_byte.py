@@ -1,6 +1,6 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-Only the S3 clients hold bytes back, of unsigned bodies. "Proof before a lock" in SPECIFICATION.md says why.
+Only the S3 clients do, with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_S = 1.0
 
 
 class _Barrier:
-    """Barrier at which racing requests wait for at most `_LONGEST_S`."""
+    """Racing requests wait here, at most `_LONGEST_S`."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -31,7 +31,6 @@ class _Barrier:
         self._open: Future[None] = Future()
 
     def arrive(self) -> Future[None]:
-        """Count this racer; return the future that is done once all may go."""
         if next(self._arrivals) >= self._last:
             self.let_go()
         return self._open
@@ -45,9 +44,10 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 
 
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
-    """Run the calls of `make()` at one moment; return their results, or raise an error.
+    """Run the coroutines of `make()` at one moment, each body's last byte held back.
 
-    If refused unsigned, they are made and run again, signed.
+    Returns their results in order, or raises the first error. If one is refused unsigned, all are made and run again,
+    signed.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):
@@ -73,7 +73,7 @@ def signs_bodies() -> bool:
 
 
 def hold_last_byte(body: Any) -> Any:
-    """Return the body; in a race, as an async iterator that holds back the last byte."""
+    """Return the body; in a race, as an iterator that holds back the last byte."""
     barrier = _barrier.get()
     if barrier is None or not isinstance(body, (bytes, BytesIO)):
         return body

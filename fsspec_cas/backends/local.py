@@ -1,4 +1,4 @@
-"""POSIX files with exact conditional writes, among one machine's threads and processes."""
+"""POSIX files with exact conditional writes, within one machine."""
 
 from __future__ import annotations
 
@@ -40,10 +40,7 @@ _SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
 
 
 class LocalBackend(Backend):
-    """Conditional writes to local files; folders are created unless the filesystem `fs` has `auto_mkdir=False`.
-
-    "Local files" in SPECIFICATION.md lists the promises.
-    """
+    """Conditional writes to local files; "Local files" in SPECIFICATION.md lists the promises."""
 
     name = "local"
     # No identity is kept, as a file system call does not lose its answer.
@@ -62,7 +59,6 @@ class LocalBackend(Backend):
             self._makes_folders = bool(options.get("auto_mkdir", True))
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Link (create) or rename (match) a synced temporary file into place; a create may make folders."""
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
                 return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
@@ -77,7 +73,10 @@ class LocalBackend(Backend):
             return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read and stat one open file, so that both match."""
+        """Read and stat one open file, so that both match.
+
+        Returns `Missing` for none or a folder; a pipe or device raises StoreError.
+        """
         with _as_store_error(path):
             try:
                 # Without O_NONBLOCK, opening a pipe without a writer would block.
@@ -89,7 +88,6 @@ class LocalBackend(Backend):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Unlink the file; at a version under the folder's lock."""
         with _as_store_error(path):
             if condition is None:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -106,7 +104,6 @@ class LocalBackend(Backend):
         return Page(tuple(sorted((e for e in entries if e.path > after), key=lambda entry: entry.path)))
 
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Create missing folders and a temporary file for the parts, which a killed writer leaves."""
         with _as_store_error(write.path):
             target = resolved(write.path)
             _need_folder(target.parent, makes=self._makes_folders)
@@ -115,7 +112,6 @@ class LocalBackend(Backend):
         return Upload(write, str(temporary))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Write the part after the upload's parts, dropping later bytes."""
         with _as_store_error(upload.write.path), Path(upload.token).open("r+b") as file:
             file.truncate(upload.sent)
             file.seek(upload.sent)
@@ -123,9 +119,9 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Append the tail, sync the temporary file, and link it into place if free; remove it even on error.
+        """Append the tail, sync the temporary file, and link it into place, else return `ConditionFailed`.
 
-        Returns `UploadGone` if it is missing.
+        Removes it even on error. Returns `UploadGone` if it is missing.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
@@ -155,7 +151,10 @@ _NO_LINK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # EPERM too: we may li
 
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
-    """Link the file to `target` and sync the folder; `ConditionFailed` if the name is taken. `temporary` stays."""
+    """Link the file to `target` and sync the folder; `ConditionFailed` if taken, NotSupported without hard links.
+
+    `temporary` stays.
+    """
     if object_stat(target) is not None:
         return ConditionFailed()
     version = _version(temporary.stat())
@@ -172,7 +171,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
-    """Sync a new file's folder, else a crash could remove the file; `NoAnswer` if that fails."""
+    """Sync a new file's folder, else a crash could remove it."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
@@ -181,7 +180,10 @@ def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock; hard links, coarse file times or no flock raise NotSupported."""
+    """Replace the file under its folder's lock; `ConditionFailed` at another version, `NotApplied` without the lock.
+
+    Hard links, coarse times or no flock raise NotSupported.
+    """
     target = resolved(path)
     if object_stat(target) is None:
         return ConditionFailed()
@@ -204,7 +206,10 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
-    """Delete the file under its folder's lock; links raise NotSupported."""
+    """Delete the file under its folder's lock; `ConditionFailed` at another version, `NotApplied` without the lock.
+
+    Links raise NotSupported.
+    """
     if object_stat(target) is None:
         return ConditionFailed()
     with _locked(target.parent, timeout_s) as locked:
@@ -224,7 +229,10 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
-    """Write a synced temporary file, yield its path, and remove it; it gets the attributes of the file `replaces`."""
+    """Write a synced temporary file beside `target`, yield its path, and remove it.
+
+    With `replaces` (its stat) it gets the attributes of `target`.
+    """
     path = _temporary_name(target, write_id)
     try:
         # The replaced file may be private, so its successor is until it has the same mode.
@@ -243,7 +251,6 @@ def _temporary(
 
 
 def _remove_temporary(path: Path) -> None:
-    """Remove the file if possible; a failure must not hide the write's outcome."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -264,7 +271,10 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextlib.contextmanager
 def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Wait up to `timeout_s` for the folder's lock, yield whether it was acquired, then unlock."""
+    """Wait up to `timeout_s` for the folder's lock, yield whether it was acquired, then unlock.
+
+    NotSupported: the file system has no flock.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
@@ -285,7 +295,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
 
 
 def _poll_flock(descriptor: int, timeout_s: float) -> bool:
-    """Poll for the lock, with sleeps; return whether it was acquired."""
+    """Try to lock the open folder, at least once, with sleeps between tries; return False after `timeout_s`."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -301,7 +311,7 @@ def _poll_flock(descriptor: int, timeout_s: float) -> bool:
 
 
 def _drop_inherited_flocks() -> None:
-    """In a forked child, close inherited lock descriptors, else the lock would outlive a dead parent."""
+    """Close a forked child's lock descriptors, which would outlive a dead parent."""
     while _FLOCKS:
         os.close(_FLOCKS.pop())
 
@@ -310,7 +320,7 @@ os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _need_folder(folder: Path, *, makes: bool) -> None:
-    """Create and sync missing folders if `makes`, else raise StoreError."""
+    """Create a missing folder and its parents, and sync each one's parent; unless `makes`, raise StoreError instead."""
     if folder.is_dir():
         return
     if not makes:
@@ -337,7 +347,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
-    """Yield an entry for each file below a folder, except temporary ones."""
+    """Yield an entry for each file below a folder, unordered, without temporary ones or linked folders."""
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -355,6 +365,7 @@ def _walk(folder: str) -> Iterator[Entry]:
 
 @contextlib.contextmanager
 def _as_store_error(path: str) -> Iterator[None]:
+    """Raise the block's OSError as StoreError, or AccessDenied if the system denied permission."""
     try:
         yield
     except PermissionError as error:
@@ -393,10 +404,7 @@ def refuse_non_file(stat: os.stat_result, path: str) -> None:
 
 
 def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
-    """Raise NotSupported for a file with hard links, except a create's temporary name.
-
-    Writers by other names take other locks.
-    """
+    """Raise NotSupported for a file with hard links, except a create's temporary name in its folder."""
     while stat.st_nlink > 1:
         ours = sum(
             entry.name.startswith(TEMPORARY_PREFIX) and entry.inode() == stat.st_ino
@@ -414,7 +422,7 @@ def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
 
 
 def copy_attributes(source: Path, stat: os.stat_result, target: Path) -> None:
-    """Copy owner, group and extended attributes, as far as permitted."""
+    """Copy owner, group and extended attributes as far as possible; `stat` is the source's."""
     with contextlib.suppress(PermissionError):
         os.chown(target, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):

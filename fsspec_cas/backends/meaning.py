@@ -1,4 +1,4 @@
-"""Table from a store's statement about a request to the caller's answer or error."""
+"""Table from a store's statement to the caller's answer or error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
 
 
 def _carried(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the statement's document; raise OutcomeUnknown if a part has made the object."""
+    """Return the state, page or upload of the statement; StoreError without one.
+
+    Raises OutcomeUnknown if a part has made the object.
+    """
     if request.verb is Verb.PART and statement.version is not None and statement.document is None:
         summary = f"{request.path!r} was created from the parts so far ({statement.version}), before the last one"
         raise OutcomeUnknown(f"{summary}; read it and decide", path=request.path)
@@ -51,7 +54,10 @@ def _denied(request: StoreRequest, _: StoreStatement) -> ConditionFailed:
 
 
 def _each(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the answer to a delete of many objects: `NoAnswer` if all refusals are temporary, else raise."""
+    """Return the answer to a delete of many objects: `Applied`, or `NoAnswer` if all refusals are temporary.
+
+    Else raise AccessDenied or StoreError. Missing objects are no refusals.
+    """
     refused = statement.document.codes if isinstance(statement.document, Refusals) else {}
     refusals = {key: code for key, code in refused.items() if code != "NoSuchKey"}
     if not refusals:
@@ -112,7 +118,10 @@ def _clocks(now: str, date: str | None) -> str:
 
 
 def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> CasError:
-    """Return (not raise) the error for a refusal, with the next step."""
+    """Return (not raise) the error for a refusal, its type by the statement's kind, with the next step.
+
+    `now`: this machine's time, for wrong clocks.
+    """
     path, why = request.path, statement.why
     advice = f"; {statement.advice}" if statement.advice else ""
     container = "container" if vendor == "Azure" else "bucket"

@@ -1,4 +1,4 @@
-"""fsspec's `memory://` filesystem with conditional writes: the executable specification of a backend."""
+"""fsspec's `memory://` with conditional writes: the executable specification of a backend."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ from fsspec_cas.outcome import Absent, Attributes, Version, Write
 
 
 class MemoryBackend(Backend):
-    """Conditional writes to fsspec's own in-memory objects, atomic among the threads of one process.
-
-    A write by plain fsspec code also gives a new version.
-    """
+    """Conditional writes to fsspec's own in-memory objects, atomic within the process."""
 
     name = "memory"
     capabilities = Capabilities(
@@ -51,7 +48,10 @@ class MemoryBackend(Backend):
         self._parts: dict[str, list[bytes]] = {}
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the object if the condition holds, even in fsspec's transaction."""
+        """Write the object if the condition holds, even in fsspec's transaction; else `ConditionFailed`.
+
+        A folder, or a path below an object, raises StoreError.
+        """
         with self._guard:
             current = self._version(write.path)
             if current != (None if isinstance(write.condition, Absent) else write.condition):
@@ -78,6 +78,7 @@ class MemoryBackend(Backend):
         return Unchanged() if isinstance(state, ObjectState) and state.version == unless else state
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """Delete the object; `ConditionFailed` if not at `condition`. Without one a missing object is `Applied`."""
         with self._guard:
             current = self._version(path)
             if condition is not None and current != condition:
@@ -99,7 +100,6 @@ class MemoryBackend(Backend):
         return Upload(write, write.write_id)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
-        """Store the part after those of `upload`, dropping later ones."""
         if upload.token not in self._parts:
             raise StoreError(f"the upload of {upload.write.path!r} is gone; write it again", path=upload.write.path)
         self._parts[upload.token][len(upload.tags) :] = [data]
@@ -118,7 +118,7 @@ class MemoryBackend(Backend):
         return self._fs.store.get(_key(path))
 
     def _object_state(self, path: str, *, with_data: bool) -> ObjectState | Missing:
-        """Return the object's state; call it under the guard."""
+        """Return the object's state, with its bytes if `with_data`, or `Missing`; call it under the guard."""
         version, file = self._version(path), self._file(path)
         if version is None:
             return Missing()
@@ -129,11 +129,11 @@ class MemoryBackend(Backend):
         return replace(state, content_type=attributes.content_type, metadata=attributes.metadata)
 
     def _version(self, path: str) -> Version | None:
-        """Return the object's version, a new one if the file has changed; call it under the guard."""
+        """Return the object's version or None; first mark a changed file with a new one. Call it under the guard."""
         file = self._file(path)
         if file is None:
             return None
-        # A plain write makes a new MemoryFile, an append changes `modified`; both must change the version.
+        # A plain write makes a new MemoryFile, an append changes `modified`.
         stamp = (file.modified, file.size)
         if getattr(file, "cas_stamp", None) != stamp:
             MemoryBackend._serial += 1

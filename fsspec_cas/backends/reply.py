@@ -1,4 +1,4 @@
-"""A store request, its HTTP reply, and what a vendor's dialect proves from the reply. No I/O."""
+"""A store request, its HTTP reply, and what a vendor's dialect proves from it. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BRIEF_CHARACTERS = 80
 
 
 class Verb(Enum):
-    """The kinds of requests; messages use the values. `writes`: it stores an object's bytes."""
+    """The kinds of requests; messages use the values."""
 
     CREATE = "create"
     MATCH = "match"
@@ -45,7 +45,7 @@ class Verb(Enum):
 class StoreRequest:
     """One request to any vendor. `path` is `bucket/key`; for a list, the prefix.
 
-    `condition`: the version to match, or that a read expects to change; `dialect`: its form.
+    `condition`: the version to match, or that a read expects to change.
     """
 
     verb: Verb
@@ -76,7 +76,7 @@ class StoreRequest:
 
 
 class HttpReply:
-    """An HTTP response whose status and body only a dialect may read."""
+    """An HTTP response for a dialect."""
 
     __slots__ = ("_body", "_headers", "_status")
 
@@ -98,14 +98,14 @@ class HttpReply:
         return Unproven(text, status == 429, later_s(self._headers), proxy)
 
     def brief(self) -> str:
-        """Return status, content type and the body's beginning, for messages; no object's bytes."""
+        """Return status, content type and a failure's beginning."""
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))
 
 
 class StatementKind(Enum):
-    """What a store's proven reply says about a request."""
+    """What a store's proven reply says."""
 
     DONE = "done"
     ABSENT = "no such object"
@@ -122,7 +122,7 @@ class StatementKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Keys that a delete of many objects did not remove, with the store's error codes."""
+    """The store's error codes, by the keys that a delete did not remove."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -136,12 +136,8 @@ class StoreStatement:
     """What a store's reply proves about one request; only a dialect builds it.
 
     Attributes:
-        code: the store's error code, or the HTTP status.
         why: for messages; begins with the HTTP status.
-        not_applied: the request was certainly not applied.
-        has_request_id: the reply carried the store's request id.
         shows_request_ids: the reply shows whether this store gives request ids.
-        advice: how the user can resolve a refusal.
     """
 
     kind: StatementKind
@@ -160,7 +156,7 @@ class StoreStatement:
 @final
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A reply without proof that the store wrote it. `why` begins with the HTTP status; `throttled`: it is 429."""
+    """A reply that its sender has not proved; `throttled`: it is 429."""
 
     why: str
     throttled: bool = False
@@ -171,10 +167,7 @@ class Unproven:
 @final
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """A reply that proves nothing alone; the request that `by` names decides.
-
-    `sign` is a listing, which shows whether this store gives request ids.
-    """
+    """A reply that the request `by` must confirm; `sign`: a listing that shows whether this store gives ids."""
 
     by: Literal["get", "head", "sign"]
     why: str
@@ -187,7 +180,7 @@ _DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, Syntax
 
 
 class Dialect:
-    """Interpretation of one vendor's replies. `request_ids` are the headers with the store's request id."""
+    """Interpretation of one vendor's replies. `request_ids` are headers."""
 
     vendor: ClassVar[str]
     request_ids: ClassVar[tuple[str, ...]]
@@ -195,7 +188,7 @@ class Dialect:
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, the request that would confirm the reply, or `Unproven`.
 
-        `gives_request_ids` is None if unknown.
+        An unreadable reply is `Unproven`. `gives_request_ids`: whether this store does; None if unknown.
         """
         status, headers = reply._status, reply._headers  # noqa: SLF001 - only dialects read them
         has_request_id = any(headers.get(name) for name in self.request_ids)
@@ -219,7 +212,7 @@ class Dialect:
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        """Interpret a reply with plausible headers; `statement` is that of a success."""
+        """Interpret a reply with plausible headers; `statement` is a success's."""
         raise NotImplementedError
 
 
@@ -234,7 +227,10 @@ def one(headers: Headers, name: str) -> str | None:
 
 
 def header_flaw(headers: Headers, *, reading: bool) -> str | None:
-    """Return why no store can have sent these headers."""
+    """Return why no store can have sent these headers: contradictions, an `Age`, no length when `reading`.
+
+    None: it can.
+    """
     for name in _SINGLE:
         values = headers.get(name)
         if values is not None and len(values) > 1 and len(set(values)) > 1:
@@ -248,7 +244,7 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 
 
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> ObjectState:
-    """Return an object's state from the headers of its read or head.
+    """Return an object's state from the headers of its read or head (`body` None).
 
     `prefix` marks metadata headers, `identity` the write's id.
     """
@@ -266,13 +262,13 @@ def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str,
 
 
 def later_s(headers: Headers) -> float | None:
-    """Return the seconds of `Retry-After`; None if missing or a date."""
+    """Return the seconds of `Retry-After`; None for a date."""
     text = one(headers, "retry-after")
     return float(text) if text and text.isascii() and text.isdecimal() else None
 
 
 def http_date_ms(text: str | None) -> int | None:
-    """Return the epoch ms of a `Date` header; None if missing or invalid."""
+    """Return the epoch ms of a `Date` header, or None."""
     try:
         return int(parsedate_to_datetime(text).timestamp() * 1000) if text else None
     except (ValueError, OverflowError):

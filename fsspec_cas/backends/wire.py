@@ -1,4 +1,4 @@
-"""Connections of the aiohttp backends, one per event loop, without hidden re-sends."""
+"""Connections of the aiohttp backends, one per event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AIOHTTP_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, 
 class Trip:
     """State of one request: `left` once the transport sends it, then its `reply`.
 
-    If it fails before it has `left`, it was not applied. `patience_s`: how long the reply may be silent.
+    `patience_s`: how long the reply may be silent.
     """
 
     __slots__ = ("left", "patience_s", "reply")
@@ -52,17 +52,14 @@ class Trip:
 
     @classmethod
     def leave(cls) -> Trip:
-        """Mark this task's trip, or a new one, as sent and without a reply, and return it."""
+        """Mark this task's trip, or a new one, as sent without a reply; return it."""
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
 
 
 class AioBackend(HttpBackend):
-    """Backend with a client per event loop and process; its garbage collection closes them.
-
-    `failures` are the client's exceptions for a failed request, `unsent` those for a request that was not sent.
-    """
+    """Backend with a client per event loop and process; its garbage collection closes them."""
 
     failures: ClassVar[tuple[type[Exception], ...]]
     unsent: ClassVar[tuple[type[Exception], ...]] = AIOHTTP_UNSENT
@@ -70,7 +67,6 @@ class AioBackend(HttpBackend):
 
     def __init__(self, fs: Any, dialect: Dialect, *, gives_request_ids: bool | None = None) -> None:
         super().__init__(fs, dialect, gives_request_ids=gives_request_ids)
-        # the finalizer closes the client with this backend
         self._clients: dict[tuple[int, int], tuple[Any, asyncio.AbstractEventLoop, weakref.finalize[..., Any]]] = {}
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
@@ -98,15 +94,17 @@ class AioBackend(HttpBackend):
         return self._clients[here][0]
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request; the transport marks the trip, stores the reply, and may raise `Answered`."""
+        """Send the request; the transport marks the trip and stores the reply, and may raise `Answered`."""
         raise NotImplementedError
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return the answer for a failed preparation, or raise CasError."""
         raise NotImplementedError
 
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
-        """Send the request once; return its reply, or the answer for a failure."""
+        """Send the request once; return its reply, or the answer for a failure. Raises as `_failed`.
+
+        `timeout_s` begins when a client is open.
+        """
         trip = Trip.begin(patience_s(timeout_s, request))
         try:
             client = await self._client()  # no timeout here: a short try must not discard the loop's client
@@ -121,7 +119,10 @@ class AioBackend(HttpBackend):
         return trip.reply or NoAnswer("the client library did not pass on the reply")
 
     def _failed(self, error: Exception, path: str, *, left: bool, timeout_s: float) -> NotApplied | NoAnswer:
-        """Return the answer for a client's exception; raise unknown ones, and CasError if no second try would help."""
+        """Return the answer for a client's exception; raise unknown ones, and CasError if no second try would help.
+
+        `left`: it may have been sent.
+        """
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
             return self._unsent(error, path)
         if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):
@@ -139,7 +140,7 @@ class Answered(Exception):
 
 
 class Refusing:
-    """An aiohttp session that follows no redirect, which would be a second send."""
+    """An aiohttp session that follows no redirect."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -149,7 +150,7 @@ class Refusing:
 
 
 def sends_once(session: Any) -> Any:
-    """Stop the aiohttp session from re-sending a PUT or DELETE whose connection breaks, by a private attribute."""
+    """Stop the aiohttp session from re-sending a PUT or DELETE."""
     if not hasattr(session, "_retry_connection"):
         raise NotSupported(
             "this aiohttp repeats requests by itself and has no option against it: install aiohttp >= 3.11"

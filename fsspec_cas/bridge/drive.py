@@ -1,4 +1,4 @@
-"""Runs coroutines for sync callers, and derives sync methods from async ones."""
+"""Runs coroutines for sync callers, and derives sync methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Drive(Protocol):
-    """Runs a coroutine to its end for a sync caller."""
+    """Runs coroutines for a sync caller."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine; return its result or raise its error."""
@@ -35,14 +35,14 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Runs, in the calling thread, coroutines that never suspend; `remote`: they wait for a network (obstore)."""
+    """Runs coroutines that never suspend here; `remote`: they wait for a network."""
 
     def __init__(self, world: World, *, remote: bool = False) -> None:
         self._world = world
         self._remote = remote
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine here in a single step; raise RuntimeError if it suspends."""
+        """Run the coroutine here; raise RuntimeError if it suspends."""
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -51,7 +51,6 @@ class Inline:
         raise RuntimeError("a blocking backend suspended")
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run the coroutine here, or if remote on a new thread."""
         if self._remote:
             Worker(partial(self.run, coroutine), "fsspec_cas-cleanup").start(wait=False)
         else:
@@ -62,13 +61,13 @@ class Inline:
 
 
 class OnLoop:
-    """Runs coroutines on fsspec's loop thread, where the filesystems' connections live.
-
-    Unlike with `fsspec.asyn.sync`, a Ctrl-C cancels the call, and a cancelled call never looks finished.
-    """
+    """Runs coroutines on fsspec's loop thread, where the filesystems' connections live."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on fsspec's loop, and wait; an interrupt cancels it. Raises as `refuse_on_fsspecs_loop`."""
+        """Run the coroutine on fsspec's loop, and wait for its result or error; an interrupt cancels it.
+
+        Raises as `refuse_on_fsspecs_loop`.
+        """
         loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
@@ -87,7 +86,7 @@ class OnLoop:
         return call.result()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start the coroutine on the loop without waiting; its error is lost."""
+        """Start the coroutine on the loop; its error is lost."""
         asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:
@@ -99,8 +98,6 @@ def drive_of(world: World, backend: Any) -> Inline | OnLoop:
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop, and the thread that waits for it, without futures."""
-
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self.error: BaseException | None = None  # a future would forget a cancelled call's error
         self._answer: T
@@ -122,7 +119,6 @@ class _Call(Generic[T]):
             self.over.set()
 
     def result(self) -> T:
-        """Return the answer, or raise the error and forget it."""
         if self.error is None:
             return self._answer
         try:
@@ -131,6 +127,7 @@ class _Call(Generic[T]):
             self.error = None  # its traceback refers to this frame
 
     async def _run(self) -> None:
+        """Await the coroutine in this task; keep its result or error, also a cancellation, and set `over`."""
         self._task = asyncio.current_task()
         if self._task is not None and self._cancelled:
             self._task.cancel()  # takes effect at the first suspension
@@ -150,7 +147,7 @@ def _fsspecs_loop() -> asyncio.AbstractEventLoop:
 
 @lru_cache(maxsize=1)
 def _with_executor(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-    """Give the loop an executor that works at exit, when aiohttp looks up names."""
+    """Give the loop an executor that works at exit, for aiohttp's name lookups."""
     if getattr(loop, "_default_executor", None) is None:
         loop.set_default_executor(WorksAtExit(thread_name_prefix="asyncio"))
     return loop
@@ -175,7 +172,7 @@ def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> Non
 
 
 class SyncForm(Protocol[A_co]):
-    """A sync class over an async one, with methods derived by `sync`."""
+    """A sync class over an async one."""
 
     @property
     def _async(self) -> A_co: ...

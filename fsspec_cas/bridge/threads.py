@@ -1,6 +1,6 @@
-"""Threads that run any number of calls at once, the calls' futures, and their forms for tasks.
+"""Threads that run calls at once, the calls' futures, and their forms for tasks.
 
-The import registers an exit function that waits for these calls.
+The interpreter's exit waits for these calls.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ _RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED
 
 
 class Later(Future[T]):
-    """The future of a call, which an interrupt cannot leave locked (see `Signal`).
-
-    For `concurrent.futures.wait` and `as_completed` the setting thread tries to lock the standard `Condition`, one
-    second.
-    """
+    """The future of a call, which an interrupt cannot leave locked (see `Signal`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,6 +62,10 @@ class Later(Future[T]):
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> T:
+        """Wait for the call; return its result or raise its error.
+
+        Raises CancelledError if cancelled, TimeoutError after `timeout` seconds.
+        """
         error = self.exception(timeout)
         if error is None:
             return self._result  # type: ignore[return-value] # set before the state
@@ -82,7 +82,7 @@ class Later(Future[T]):
         return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn` once the call is done, on the setting thread or at once here; log its error."""
+        """Call `fn` once the call is done, on its thread or at once here; log its error."""
         self._calls.append(fn)
         if self._over.is_set():
             self._call_back()
@@ -104,7 +104,7 @@ class Later(Future[T]):
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
-        """Set the final state, call callbacks, notify waiters on a new thread."""
+        """Set the final state, wake waiting threads, and call callbacks; a new thread notifies foreign waiters."""
         self._state = state
         self._over.set()
         self._call_back()
@@ -115,6 +115,7 @@ class Later(Future[T]):
                 Worker(partial(self._report, waiters), "told-later").start()
 
     def _report(self, waiters: list[Any]) -> None:
+        """Tell each waiter of `concurrent.futures.wait` whether the call was cancelled, failed or returned."""
         for waiter in waiters:
             if self.cancelled():
                 waiter.add_cancelled(self)
@@ -124,7 +125,7 @@ class Later(Future[T]):
                 waiter.add_result(self)
 
     def _call_back(self) -> None:
-        """Run each registered callback once; log their errors."""
+        """Run each registered callback with this future, once; log the errors."""
         while self._calls:
             try:
                 call = self._calls.popleft()
@@ -142,10 +143,7 @@ _AT_EXIT_S = 60.0
 
 
 class Background:
-    """Runs each call on its own thread at once; the interpreter's exit waits for calls started by `begin`.
-
-    Its queue and deque are C code: an interrupt leaves no lock taken.
-    """
+    """Runs each call on its own thread at once; its queue and deque are C code, which no interrupt leaves locked."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -153,7 +151,7 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread, or run it here; return its future, which cannot be cancelled."""
+        """Start the call on a thread, or run it here; return its future."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -161,7 +159,7 @@ class Background:
         return answer
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run `call`, which must not raise, on another thread, or here if none can start."""
+        """Start `call`, which must not raise, on an idle or new thread; if none can start, run it here."""
         try:
             self._waiting.pop()
         except IndexError:
@@ -178,7 +176,6 @@ class Background:
                 answer.exception(timeout_s)
 
     def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
-        """Run the call, and settle `answer` with its result or error."""
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised there
@@ -187,7 +184,7 @@ class Background:
             self._under_way.discard(answer)
 
     def _live(self) -> None:
-        """Run queued calls, until none comes in time or enough idle threads wait."""
+        """Run queued calls on this thread, until none comes for 2 s, or 32 other threads are idle."""
         while True:
             try:
                 call = self._calls.get(timeout=_KEPT_S)
@@ -215,7 +212,7 @@ def run_here(call: Callable[[], T]) -> Later[T]:
 
 
 class WorksAtExit(ThreadPoolExecutor):
-    """Runs calls on threads; after the interpreter has ended all executors, in the submitting thread."""
+    """Runs calls on threads; at the interpreter's end in the submitting thread."""
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         try:
@@ -226,8 +223,7 @@ class WorksAtExit(ThreadPoolExecutor):
 
 BACKGROUND = Background()  # a forked child starts anew
 
-# The first `finalize` registers the exit function that closes the filesystems' sessions. Exit functions run in reverse
-# order: ours must run before it.
+# The first `finalize` registers the exit function that closes the filesystems' sessions; ours must run before.
 weakref.finalize(BACKGROUND, int)
 atexit.register(BACKGROUND.wait, _AT_EXIT_S)
 if hasattr(os, "register_at_fork"):
@@ -253,9 +249,8 @@ async def on_thread(
 ) -> T:
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
-    A cancelled task ends at once, and every wait in its call raises `WaitStopped`; `undo` gets a result that still
-    comes. With `runs_to_end` the call runs to its end instead. The interpreter's exit waits for that, and for a
-    cancelled call with `undo`.
+    A cancelled task ends at once, every wait in its call raises `WaitStopped`, and `undo` gets a result that still
+    comes. With `runs_to_end` the call runs to its end. The interpreter's exit waits for that, and for `undo`.
     """
     running = _Call(call, undo)
     (BACKGROUND.begin if runs_to_end else BACKGROUND.run)(running.run)
@@ -267,8 +262,6 @@ async def on_thread(
 
 
 class _Call(Generic[T]):
-    """One call on a thread. The event loop orders its end and its task's cancellation."""
-
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.result_future: asyncio.Future[T] = self._loop.create_future()
@@ -278,14 +271,13 @@ class _Call(Generic[T]):
         self._context = contextvars.copy_context()
 
     def run(self) -> None:
-        """Run the call, and report to the loop, or undo the result here."""
         try:
             self._run()
         finally:
             self._over.set()
 
     def _run(self) -> None:
-        """Run the call and report to the event loop; undo the result if abandoned."""
+        """Run the call and report to the event loop; if it was stopped or the loop is closed, undo the result."""
         result: Any = _NO_RESULT
         error: BaseException | None = None
         try:
@@ -301,7 +293,7 @@ class _Call(Generic[T]):
             self._undo_result(result)
 
     def abandon(self, *, runs_to_end: bool) -> None:
-        """Stop a cancelled task's call, unless `runs_to_end`; undo a result that already came."""
+        """Stop a cancelled task's call, unless `runs_to_end`; undo its result."""
         if not runs_to_end:
             self._stop.set()
             if self._undo is not None:
@@ -310,7 +302,6 @@ class _Call(Generic[T]):
             BACKGROUND.begin(partial(self._undo_result, self.result_future.result()))
 
     def _report(self, result: Any, error: BaseException | None) -> None:
-        """Settle the future, or undo the result on a thread if settled."""
         if self.result_future.done():
             BACKGROUND.begin(partial(self._undo_result, result))
         elif error is None:
@@ -325,7 +316,7 @@ class _Call(Generic[T]):
 
 
 class ForTasks(Generic[S]):
-    """Base of an async class, whose methods call those of the sync object `_sync`."""
+    """Base of an async class over the sync object `_sync`."""
 
     def __init__(self, sync: S) -> None:
         self._sync = sync
@@ -341,7 +332,7 @@ class ForTasks(Generic[S]):
 
 
 class EnteredByTasks(ForTasks[Entered]):
-    """Base of an async context manager over a sync one; a cancelled exit runs to its end."""
+    """Async context manager over a sync one; its exit runs to the end."""
 
     async def __aenter__(self: Made) -> Made:
         return self
@@ -379,7 +370,7 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the async form of `method`: await the future of `begin`, without a thread."""
+    """Derive the async form of `method` from the future of `begin`, without a thread."""
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:

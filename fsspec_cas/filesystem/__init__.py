@@ -1,4 +1,4 @@
-"""The fsspec filesystem `cas`, which adds conditional writes to any supported one."""
+"""The fsspec filesystem `cas`."""
 
 from fsspec_cas.filesystem.filesystem import CasFileSystem
 

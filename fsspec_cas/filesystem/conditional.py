@@ -1,4 +1,4 @@
-"""Methods that the `cas` filesystem adds, or extends by conditions and versions; `_name` is the coroutine of `name`."""
+"""Conditional methods of the `cas` filesystem; `_name` is the coroutine of `name`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
 
 def plain(path: Any) -> Any:
-    """Return a path, or several, without our prefix (`cas::`, `cas://`); of a dict the keys change."""
+    """Return a path, or several as a list, without our prefix (`cas::`, `cas://`); of a dict the keys change."""
     match path:
         case os.PathLike():
             return plain(os.fspath(path))
@@ -45,7 +45,7 @@ class ConditionalCalls:
     """Conditional calls on the target `fs`, through its `store`; `attributes` are those of `Store.put_if_absent`.
 
     Writes drop the target's cached listings around the path. A listed version is as old as the listing, which a target
-    may cache (s3fs: `refresh=True`); the store refuses a write on an old version.
+    may cache (s3fs: `refresh=True`).
     """
 
     fs: Any
@@ -148,7 +148,7 @@ class ConditionalCalls:
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Expand a path as the target does, without fsspec's `if_absent`."""
+        """Expand a path as the target does."""
         kwargs.pop("if_absent", None)
         return self.fs.expand_path(plain(path), *args, **kwargs)
 
@@ -194,7 +194,7 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file; with `if_absent` on a thread, to the end even after a cancellation."""
+        """Copy a file as `cp_file`; with `if_absent` on a thread, to the end even after a cancellation."""
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
@@ -213,7 +213,10 @@ class ConditionalCalls:
         return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
 
     def _copy_object(self, source: str, target: str) -> None:
-        """Copy the object, read at one version, to an empty path; raises as `cp_file`."""
+        """Copy the object, whole in memory, with content type and metadata, to an empty path.
+
+        Raises as `cp_file`: Unavailable after five changes of `source`.
+        """
         for _ in range(_LOOKS):
             info, content = self.store.head(source), self.store.read(source)
             if info.version == content.version:
@@ -235,7 +238,10 @@ class ConditionalCalls:
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Call `settle` once and drop cached listings; return the version won, or raise."""
+        """Call `settle` once, and drop cached listings around `full`; return the version won, or raise.
+
+        OutcomeUnknown gets a resolver.
+        """
         try:
             return settle().unwrap()
         except OutcomeUnknown as error:
@@ -246,14 +252,12 @@ class ConditionalCalls:
             self._changed(full)
 
     async def _then_changed(self, full: str, write: Coroutine[Any, Any, T]) -> T:
-        """Await the write, then drop cached listings around `full`, also after an error."""
         try:
             return await write
         finally:
             self._changed(full)
 
     def _changed(self, full: str) -> None:
-        """Drop the target's cached listings of the path and its parent."""
         for path in (full, self.fs._parent(full)):
             self.fs.invalidate_cache(path)
 
@@ -286,7 +290,7 @@ class ConditionalCalls:
         return [self._with_version(info) if isinstance(info, dict) else info for info in listing]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return a file's info with "version", for some kinds by a head."""
+        """Return a file's info with "version" (text), for local files and memory by a head; others unchanged."""
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name

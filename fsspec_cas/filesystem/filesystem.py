@@ -1,4 +1,4 @@
-"""The fsspec filesystem `cas`: any supported filesystem, with conditional writes. All other calls go to the target."""
+"""The fsspec filesystem `cas`: any supported filesystem, with conditional writes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,6 @@ class ExclusiveFile(io.BufferedIOBase):
 
     An exception that leaves the `with` block, a missing close, or a close while an exception propagates leaves no
     object.
-
-    Raises:
-        AlreadyExists: from `close`: the race was lost.
-        OutcomeUnknown: from `close`: the object may have been created.
     """
 
     mode = "xb"
@@ -93,7 +89,10 @@ class ExclusiveFile(io.BufferedIOBase):
             self.commit()
 
     def commit(self) -> None:
-        """Create the object and set `version`; transactions call this. Raises as `Outcome.unwrap`, or StoreError."""
+        """Create the object and set `version`; transactions call this.
+
+        Raises AlreadyExists, OutcomeUnknown, or StoreError.
+        """
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
@@ -134,12 +133,12 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome
     `OutcomeUnknown`. Plain writes overwrite.
 
-    The target is `fs`, or is created from `target_protocol` and `target_options`, which may also be given by name.
-    `asynchronous` and `loop` are fsspec's; local files and memory then run in threads. `fo` is not used.
+    The target is `fs`, or is created from `target_protocol` and `target_options`, which may also be given by name. With
+    `asynchronous`, local files and memory run in threads. `fo` is not used.
 
     Raises:
         NotSupported: no conditional writes for this protocol.
-        InvalidInput: no target, a wrong option, or `fs` contradicts the other arguments.
+        InvalidInput: no target, a wrong option, or `fs` with other arguments.
     """
 
     protocol = "cas"
@@ -247,7 +246,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
-        """Write files as the target does; `mode="create"` is exclusive per file."""
+        """Write files as `pipe_file`, each exclusively."""
         if kwargs.get("mode") == _CREATE:
             return AbstractFileSystem.pipe(self, path, value, **kwargs)
         return self.fs.pipe(plain(path), value, **kwargs)
@@ -260,7 +259,10 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
-        """Upload a file or folder as the target does; `mode="create"` streams into an exclusive file."""
+        """Upload a file or folder as the target does; `mode="create"` streams into an exclusive file.
+
+        Of a folder, that creates only the folder.
+        """
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
         local = Path(lpath)
@@ -293,7 +295,10 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Return an exclusive file, after a head shows an empty path; it joins a running transaction."""
+        """Return an exclusive file, after a head shows an empty path (else AlreadyExists).
+
+        Unless `autocommit`, a running transaction commits it.
+        """
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
@@ -308,7 +313,10 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
 
 def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
-    """Return `fs`, or create the target of this protocol, which may look for credentials."""
+    """Return `fs`, or create the target of this protocol, which may look for credentials.
+
+    Neither, or `fs` with options, raises InvalidInput.
+    """
     if fs is not None:
         if superfluous := sorted(options) + (["target_protocol"] if protocol is not None else []):
             raise InvalidInput(
@@ -330,7 +338,7 @@ def _is_binary(mode: str) -> bool:
 
 
 def _attach(kind: type) -> None:
-    """Add to a class each method of fsspec's interface that it lacks."""
+    """Add to a class each public method and coroutine of fsspec's interface that it lacks; they call the target."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)

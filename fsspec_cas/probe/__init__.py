@@ -1,1 +1,1 @@
-"""Probe of a store's real behaviour, for users to run before they trust it."""
+"""Probe of a store's real behaviour."""

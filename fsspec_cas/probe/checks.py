@@ -67,7 +67,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """The store under test, with calls below its root. `timeout` (seconds) is for each call."""
+    """The store under test; `timeout` (seconds) is for each call."""
 
     store: AsyncStore
     racers: int
@@ -81,14 +81,14 @@ class Bench:
         return f"{self._count} {self.world.new_id()}".encode()
 
     async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
-        """Write by `put_if_absent`, or at a version by `put_if_match`. Default body: new bytes."""
+        """Write `body` (default: new bytes) by `put_if_absent` or `put_if_match`."""
         body = body or self.body()
         if isinstance(condition, Version):
             return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
         return await self.store.put_if_absent(path, body, timeout=self.timeout)
 
     async def write_or_raise(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Content:
-        """Write, and return the new content; raise unless the write is won."""
+        """Write, and return the new content; raise unless won."""
         body = body or self.body()
         return Content(body, (await self.write(path, condition, body)).unwrap())
 
@@ -114,12 +114,12 @@ class Bench:
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def describe_presence(self, path: str) -> str:
-        """Read the object; return in words whether it exists."""
+        """Return in words whether the object exists."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Call `ask` until its answer is not `NotApplied`, with pauses; after `_PATIENCE` times raise Unavailable."""
+    """Call `ask` until its answer is not `NotApplied`, with pauses; Unavailable after `_PATIENCE` times."""
     for n in range(_PATIENCE):
         answer = await ask()
         if not isinstance(answer, NotApplied):
@@ -129,7 +129,10 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
-    """Begin an upload that needs only `finish_upload`; return it or the refusal."""
+    """Begin an upload, whose part is `body` if the completion carries none; return it or the refusal.
+
+    Unavailable: no answer.
+    """
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
@@ -140,7 +143,10 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload; abort it unless applied. A refused beginning is returned."""
+    """Complete the upload, with `body` if that may carry it; abort it unless applied.
+
+    A refused beginning is returned.
+    """
     if isinstance(opened, ConditionFailed):
         return opened
     backend = bench.store.backend
@@ -152,7 +158,7 @@ async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: by
 
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
-    """Write under this condition; return "yes" if that is refused and the object still equals `before`."""
+    """Write under this condition; "yes" if that is refused and the object still equals `before`."""
     outcome = await bench.write(path, condition)
     if not isinstance(outcome, Lost):
         return "no", f"it was not refused: {describe_outcome(outcome)}"
@@ -180,7 +186,7 @@ async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: 
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """Return an outcome in words."""
+    """Return an outcome in words; of an unknown one the evidence."""
     match outcome:
         case Won():
             return "the store reports success"
@@ -219,7 +225,7 @@ async def _create_after_delete(bench: Bench) -> CheckResult:
 
 
 async def _race(condition_kind: str, bench: Bench) -> CheckResult:
-    """Race creates or matches in several rounds; return "no" after a round with a `race_flaw`."""
+    """Race creates ("create") or matches ("match") in three rounds; "no" after one with a `race_flaw`."""
     for n in range(_ROUNDS):
         path, bodies = f"race-{condition_kind}-{n}", [bench.body() for _ in range(bench.racers)]
         condition = (await bench.write_or_raise(path)).version if condition_kind == "match" else ABSENT
@@ -237,6 +243,7 @@ def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) 
 
 
 async def _match(bench: Bench) -> CheckResult:
+    """Replace an object at its version; "yes" if that is accepted and read back."""
     body = bench.body()
     first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
@@ -247,7 +254,10 @@ async def _match(bench: Bench) -> CheckResult:
 
 
 async def _match_form(bench: Bench) -> CheckResult:
-    """Find which forms of a version the store accepts; may switch the backend's dialect."""
+    """Find which forms of a version the store accepts, quoted or unquoted; "no": none.
+
+    May switch the backend's dialect.
+    """
     version = (await bench.write_or_raise("form")).version
     first_answer = await bench.send("form", version)
     if not bench.store.backend.adapt():
@@ -255,7 +265,7 @@ async def _match_form(bench: Bench) -> CheckResult:
         return ("known", "one form") if accepted else ("no", f"the right version: {first_answer}")
     other = await bench.send("form", (isinstance(first_answer, Applied) and first_answer.version) or version)
     if isinstance(first_answer, Applied):
-        bench.store.backend.adapt()  # back to the store's own form
+        bench.store.backend.adapt()
     accepts = [form for form, answer in (("quoted", first_answer), ("unquoted", other)) if isinstance(answer, Applied)]
     return ("known", f"accepted: {' and '.join(accepts)}") if accepts else ("no", "neither quoted nor unquoted")
 
@@ -273,6 +283,7 @@ async def _match_foreign(bench: Bench) -> CheckResult:
 
 
 async def _match_absent(bench: Bench) -> CheckResult:
+    """Write at a version where no object exists; "yes" if that is refused and creates none."""
     foreign = await bench.write_or_raise("not-absent")
     outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
@@ -283,7 +294,7 @@ async def _match_absent(bench: Bench) -> CheckResult:
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
-    """Read an object during replacements; return "no" if a read's bytes and version do not match."""
+    """Read an object in three tasks during 11 replacements; return "no" if a read's bytes and version do not match."""
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     contents: list[Content] = []
     done = asyncio.Event()
@@ -317,6 +328,7 @@ async def _not_modified(bench: Bench) -> CheckResult:
 
 
 async def _modified(bench: Bench) -> CheckResult:
+    """Read an object "if changed" after a replacement; "yes" if that brings the new bytes."""
     body = bench.body()
     first = await bench.write_or_raise("newer")
     await bench.write("newer", first.version, body)
@@ -336,6 +348,7 @@ async def _delete_refused(bench: Bench) -> CheckResult:
 
 
 async def _delete_match(bench: Bench) -> CheckResult:
+    """Delete an object at its version; "yes" if accepted and gone, "known" if gone without a proving answer."""
     content = await bench.write_or_raise("gone")
     answer = await bench.delete("gone", content.version)
     if not isinstance(answer, (Applied, NoAnswer)):
@@ -356,6 +369,7 @@ async def _delete_nothing(bench: Bench) -> CheckResult:
 
 
 async def _identity(bench: Bench) -> CheckResult:
+    """Write an object; "yes" if a head shows its write's id. "known": this store documents that it keeps none."""
     if not bench.store.capabilities.keeps_write_id:
         return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")
@@ -376,6 +390,7 @@ async def _equal_bytes(bench: Bench) -> CheckResult:
 
 
 async def _listing(bench: Bench) -> CheckResult:
+    """List two new objects, delete one, and list again; "yes" if both lists are right."""
     await bench.write_or_raise("list/a")
     await bench.write_or_raise("list/b")
     shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
@@ -395,6 +410,7 @@ async def _upload(bench: Bench) -> CheckResult:
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
+    """Complete an upload over an object; "yes" if that is refused and the object unchanged."""
     before, body = await bench.write_or_raise("upload-taken"), bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", body), body)
     if isinstance(answer, Applied):
@@ -405,6 +421,7 @@ async def _upload_refused(bench: Bench) -> CheckResult:
 
 
 async def _upload_aborted(bench: Bench) -> CheckResult:
+    """Abort an upload over an object; "yes" if the object is unchanged, or no upload begins."""
     before = await bench.write_or_raise("upload-aborted")
     opened = await begin_upload(bench, "upload-aborted", bench.body())
     if isinstance(opened, ConditionFailed):
@@ -415,6 +432,7 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
+    """Complete uploads to one path at once, in five rounds; "no" if two won, or none without an unanswered one."""
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
@@ -426,7 +444,7 @@ async def _upload_race(bench: Bench) -> CheckResult:
 
 
 async def _paging(bench: Bench) -> CheckResult:
-    """Write, list and delete 2,005 objects, at most eight writes at once."""
+    """Write, list and delete 2,005 objects, at most eight writes at once; "yes" if all are listed in order."""
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))

@@ -26,7 +26,7 @@ Progress = Callable[[Finding, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProbeVerdict:
-    """The uses for which the store is safe; `why_not` has one sentence for each reason against."""
+    """The uses for which the store is safe, with each reason against."""
 
     create_once: bool
     locks: bool
@@ -42,7 +42,7 @@ class ProbeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings of one probe; `left_behind` are paths that could not be removed."""
+    """All findings of one probe; `left_behind` are paths that remain."""
 
     root: str
     kind: str
@@ -98,7 +98,7 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks on an async store, as `probe`."""
+    """Run the checks below a new folder of the store, delete its objects, and report, as `probe`."""
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.read("reach")  # raises the error of an unusable store, as does the create
@@ -116,6 +116,10 @@ async def async_probe(
 
 
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
+    """Run one check; return its finding.
+
+    "skipped": one that it needs is broken; "no" for NotSupported; "failed" for another error.
+    """
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:
         return check.finding("skipped", f"not conclusive while {missing[0]!r} is broken")

@@ -1,4 +1,4 @@
-"""Proof that an undocumented S3 store obeys conditions, required before it holds a lock."""
+"""Proof that an undocumented S3 store obeys conditions."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dic
 async def _require_refusal(bench: Bench, path: str, condition: Version, attempt: str) -> None:
     """Send a write that the store must refuse; retry unclear answers with delays.
 
-    Raises if it is applied, or `Unavailable` after 8 unclear answers.
+    Raises NotSupported if it is applied, Unavailable after 8 tries.
     """
     for failures in range(1, _TRIES + 1):
         answer = await bench.send(path, condition)

@@ -79,12 +79,15 @@ class AzureDialect(Dialect):
         return (_success if succeeded else _refusal)(request, reply, statement)
 
     def challenges(self, reply: HttpReply) -> bool:
-        """Return whether a 401 names the tenant whose token the store requires."""
+        """Return whether a 401 names a tenant, whose token the store requires."""
         return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
 
 
 def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's statement; `Unproven` without a required ETag."""
+    """Return a success's statement, with the page, block, version or object that it carries.
+
+    Without a required ETag, return `Unproven`.
+    """
     headers = reply._headers
     upload = request.upload
     if request.verb is Verb.LIST:
@@ -107,7 +110,10 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what another status proves."""
+    """Return what another status proves, by Azure's error code, else by status.
+
+    Without a code a head needs a get, and other replies below 500 are `Unproven`.
+    """
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
     why = f"{status} {code}".strip()
@@ -126,7 +132,7 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page, without entries up to `start_after`, which Azure lacks."""
+    """Return a listing's page after `start_after`, which Azure lacks; `Unproven` without a NextMarker."""
     container = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
     root = ET.fromstring(reply._body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - expat limits expansion
@@ -138,7 +144,7 @@ def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) 
 
 
 def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
-    """Yield a listing's blobs, without folder markers."""
+    """Yield a listing's blobs as `container/name`, in its order, without folder markers."""
     for blob in root.iterfind("Blobs/Blob"):
         if (blob.findtext(f"Metadata/{_FOLDER_MARK}") or "").lower() == "true":
             continue
@@ -152,5 +158,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """Return the next block's id; all ids of one blob must have the same length."""
+    """Return the next block's id, which is as long as all others."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -1,4 +1,4 @@
-"""Azure Blob Storage, with the account and credential of an adlfs filesystem."""
+"""Azure Blob Storage, with an adlfs filesystem's account and credential."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DIALECT = AzureDialect()
 
 
 class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
-    """Transport that keeps each reply from the SDK, which would believe a gateway's page."""
+    """Keeps replies from the SDK, which would believe any page."""
 
     async def open(self) -> None:
         await super().open()
@@ -60,8 +60,7 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
 class AzureBackend(AioBackend):
     """Conditional writes over the Blob API, for block blobs written as a whole (at most 5000 MiB per Put Blob).
 
-    An upload stages blocks, then commits a block list with If-None-Match: *, which drops the blocks of all other
-    uploads to its name. Azure drops uncommitted blocks after a week.
+    An upload's commit drops the blocks of all others to its name.
     """
 
     name = "azure"
@@ -82,18 +81,19 @@ class AzureBackend(AioBackend):
         self._unfinished: set[str] = set()  # paths whose create was refused without a blob
 
     def _form(self, path: str, condition: Condition) -> str:
-        """Return a create's path, which `adapt` marks."""
         return path if isinstance(condition, Absent) else ""
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Send Put Blob under its condition; after `adapt`, create the blob by a block, once."""
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
             self._unfinished.discard(write.path)
             return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
         return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
-        """Create the blob by Put Block and Put Block List, which checks only committed blobs."""
+        """Create the blob by Put Block and Put Block List, which checks only committed blobs.
+
+        Returns `NotApplied` if the block failed or was dropped.
+        """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         staged = await self.add(upload, data, timeout_s=timeout_s)
@@ -107,7 +107,7 @@ class AzureBackend(AioBackend):
         return replace(answer, dialect=upload.write.path) if isinstance(answer, ConditionFailed) else answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Mark the path `refused`, so that its next create goes by a block."""
+        """Let the next create of the path `refused` go by a block."""
         if refused:
             self._unfinished.add(refused)
         return bool(refused)
@@ -137,7 +137,10 @@ class AzureBackend(AioBackend):
         raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
     async def _send(self, client: BlobServiceClient, request: StoreRequest) -> None:
-        """Send the request through the SDK; a bad name raises InvalidInput."""
+        """Send the request through the SDK; the transport stores the reply and raises Answered.
+
+        A bad name raises InvalidInput.
+        """
         settings = dict(getattr(self._given, "_timeout_kwargs", {}))
         container, _, key = request.path.partition("/")
         version = request.version
@@ -184,7 +187,7 @@ def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:
 
 
 def _ask_for_all(request: Any) -> None:
-    """Request the whole blob; the SDK's range costs an empty blob a second request."""
+    """Drop the SDK's range, which costs an empty blob a second request."""
     request.http_request.headers.pop("x-ms-range", None)
 
 

@@ -1,4 +1,4 @@
-"""Interpretation of replies of Cloud Storage's JSON API. "Whose answer it is" in SPECIFICATION.md lists the proofs."""
+"""Interpretation of Cloud Storage's replies. "Whose answer it is" in SPECIFICATION.md lists the proofs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ KINDS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class GcsDialect(Dialect):
-    """Interpretation of the JSON API's replies; an upload session on another host than `host` needs the id as proof."""
+    """Interpretation of the JSON API's replies; `host` serves its upload sessions."""
 
     vendor = "GCS"
     request_ids = ("x-guploader-uploadid",)
@@ -66,7 +66,7 @@ class GcsDialect(Dialect):
     def _interpret(
         self, request: StoreRequest, reply: HttpReply, statement: StoreStatement, *, gives_request_ids: bool | None
     ) -> ReplyMeaning:
-        """Choose the interpretation by status and verb."""
+        """Return what the reply proves, by status and verb; without proof `Unproven`, or the request to confirm it."""
         status, verb, has_request_id = reply._status, request.verb, statement.has_request_id
         if verb is Verb.GET and status == 200:
             return _media(reply, statement)
@@ -95,7 +95,10 @@ class GcsDialect(Dialect):
 
 
 def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a read proves: it needs the generation and all bytes."""
+    """Return the object of a read's reply; `Unproven` without a generation or all bytes.
+
+    Content type and metadata are left out.
+    """
     headers, body = reply._headers, reply._body
     generation = one(headers, "x-goog-generation")
     if not (generation or "").isdigit() or generation is None:
@@ -109,6 +112,10 @@ def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
 
 
 def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
+    """Return what a success's JSON proves: a page, a head's object, or a write's version.
+
+    JSON of another kind is `Unproven`.
+    """
     resource = _json(reply._body)
     if resource.get("kind") != KINDS[request.verb]:
         return reply.unproven(f"no {KINDS[request.verb]}")
@@ -121,7 +128,7 @@ def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement
 
 
 def _page(request: StoreRequest, listing: dict[str, Any]) -> Page:
-    """Return a listing's page without the object at `startOffset`, which is inclusive."""
+    """Return a listing's page without the object at `startOffset` itself."""
     bucket = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
     items = [item for item in listing.get("items", ()) if item["name"] != after]
@@ -135,7 +142,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
 
 
 def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> ObjectState:
-    """Return an object's state from its JSON resource."""
+    """Return an object's state from its JSON resource, with the time of the answer from `headers`."""
     metadata = dict(resource.get("metadata") or {})
     updated = resource.get("updated")
     identity = metadata.pop(_IDENTITY, None)
@@ -151,7 +158,10 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
 
 
 def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return the statement of a continuing upload session: done if it has all bytes of a part, else busy."""
+    """Return what a 308 of an upload session says: done if it has all bytes of a part, else busy.
+
+    Without an id or a range, `Unproven`.
+    """
     upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
     if upload is None or not (statement.has_request_id or last.isdigit()):
@@ -163,7 +173,10 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) ->
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a failure status proves."""
+    """Return what a failure proves if it has an upload id or an error document.
+
+    Others are `Unproven`, or for a get's 404 name the head to confirm it.
+    """
     status, has_request_id = reply._status, statement.has_request_id
     error = _json(reply._body).get("error")
     error = error if isinstance(error, dict) else {}

@@ -1,6 +1,6 @@
-"""Google Cloud Storage through its JSON API, with a gcsfs filesystem's credentials and settings.
+"""Google Cloud Storage through its JSON API, with a gcsfs filesystem's settings.
 
-gcsfs's retry loop repeats conditional uploads, so it is not used.
+Not through gcsfs's calls, which repeat conditional uploads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_READY = (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthErr
 
 
 class GcsBackend(AioBackend):
-    """Conditional writes over Cloud Storage's JSON API; the version is the generation, which never recurs."""
+    """Conditional writes over Cloud Storage's JSON API."""
 
     name = "gcs"
     capabilities = replace(ALL_CAPABILITIES, writes_per_s=1.0)
@@ -55,6 +55,7 @@ class GcsBackend(AioBackend):
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001
 
     async def _open(self) -> aiohttp.ClientSession:
+        """Open an aiohttp session that sends once and keeps bodies compressed; a user's connector stays open."""
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
@@ -65,7 +66,6 @@ class GcsBackend(AioBackend):
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
     async def _headers(self, request: GcsRequest) -> dict[str, str]:
-        """Return the headers with authorization; may refresh credentials, on a thread."""
         make = self._given._get_headers  # noqa: SLF001
         if self._given.credentials.credentials is None:
             return dict(make(request.headers))
@@ -82,7 +82,10 @@ class GcsBackend(AioBackend):
         raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
-        """Send the request once, without redirects, and store the reply in the trip."""
+        """Send the request once, without redirects, and store the reply in the trip.
+
+        May refresh credentials; raises TimeoutError.
+        """
         http_request = _request(request)
         headers = await self._headers(http_request)
         query = urlencode(self._given._get_params(http_request.query))  # noqa: SLF001
@@ -93,7 +96,7 @@ class GcsBackend(AioBackend):
             url,
             headers=headers,
             data=http_request.body,
-            allow_redirects=False,  # a followed redirect is a second send
+            allow_redirects=False,
             # Half of the time is for connecting: a silent host then certainly got no request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=trip.patience_s / 2),
         )
@@ -108,7 +111,7 @@ class GcsBackend(AioBackend):
 
 @dataclass(frozen=True, slots=True)
 class GcsRequest:
-    """One HTTP request. `url` replaces endpoint and `path`; `packed` allows a compressed reply."""
+    """One HTTP request; `url` replaces `path`, `packed` allows a compressed reply."""
 
     method: str
     path: str
@@ -120,7 +123,10 @@ class GcsRequest:
 
 
 def _request(request: StoreRequest) -> GcsRequest:
-    """Translate a store request into an HTTP request, with its condition."""
+    """Translate a store request into an HTTP request, with its condition.
+
+    Parts, completions and aborts go to the upload's URL.
+    """
     plain = {"Accept-Encoding": "identity"}
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
@@ -151,7 +157,7 @@ def _request(request: StoreRequest) -> GcsRequest:
 
 
 def _write(request: StoreRequest) -> GcsRequest:
-    """Return the request of a multipart upload; ifGenerationMatch=0 means "only if the path is empty"."""
+    """Return the request that writes a whole object with its attributes, under its condition."""
     bucket, _, key = request.path.partition("/")
     condition = request.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
@@ -176,6 +182,7 @@ def _list(request: StoreRequest) -> GcsRequest:
 
 
 def _begin(request: StoreRequest) -> GcsRequest:
+    """Return the request that opens an upload session for an object and its attributes, only if the path is empty."""
     bucket, _, key = request.path.partition("/")
     resource, query = _resource(key, request.the_write())
     return GcsRequest(
@@ -188,7 +195,6 @@ def _begin(request: StoreRequest) -> GcsRequest:
 
 
 def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the object's JSON resource, and its query parameters."""
     more = write.attributes
     query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
     own = {name: value for name, value in more.own.items() if name not in query}
@@ -197,7 +203,7 @@ def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:
-    """Return content type and body, with CRLF line ends (RFC 2046)."""
+    """Return content type and body: JSON and data, with CRLF line ends (RFC 2046)."""
     mark = f"cas-{boundary}"
     while mark.encode() in data:
         mark += "-"

@@ -1,7 +1,6 @@
 """Lean blocking client of S3 and compatible stores, at a third of aiobotocore's CPU time per request.
 
-Only obstore's options are used: its transport follows redirects, hides headers, and has no conditional delete or
-completion. botocore supplies credentials and signatures.
+obstore gives only options: its transport follows redirects, hides headers, and has no conditional delete.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ _NO_CONFIG = frozenset(
     {"config", "client_options", "retry_config", "credential_provider", "max_cache_size", "asynchronous", "loop"}
     | {"batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
 )
-# Options that this client implements or may ignore.
 _CONFIG = frozenset(
     {"access_key_id", "secret_access_key", "session_token", "token", "endpoint", "endpoint_url", "endpoint_url_s3"}
     | {"region", "default_region", "skip_signature", "virtual_hosted_style_request", "request_payer", "bucket"}
@@ -74,7 +72,7 @@ class S3OverObstore(FsspecStore):
 
 
 class LeanS3Backend(S3Api):
-    """Conditional writes over the S3 API, with an obstore filesystem's settings; blocks the calling thread."""
+    """Conditional writes over the S3 API, with an obstore filesystem's settings; blocks the thread."""
 
     attribute_rules = AttributeRules(
         own=frozenset(_HEADERS), same={"ContentType": "content_type", "Metadata": "metadata"}
@@ -93,16 +91,15 @@ class LeanS3Backend(S3Api):
         return (LeanS3Backend, (self._given,))
 
     async def endpoint(self) -> str:
-        """Return the URL of requests, from settings and environment; sends nothing."""
+        """Return the URL of requests; sends nothing."""
         return self._opened("bucket").endpoint
 
     async def close(self) -> None:
-        """Close all connections; they belong to no loop."""
         while self._connections:
             self._connections.popitem()[1].close()
 
     def _opened(self, path: str) -> _Site:
-        """Return the store's site, built once; if it is Amazon, require request ids."""
+        """Return the store's site, built once; Amazon's must give request ids."""
         if self._site is None:
             self._site = _Site(self._given, path)
             if is_amazon(self._site.endpoint):
@@ -120,7 +117,10 @@ class LeanS3Backend(S3Api):
         return reply
 
     def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
-        """Sign and send the request once; raises as `_Site.signed`, or Unavailable."""
+        """Sign and send the request once; without a reply `NotApplied` if nothing was sent, else `NoAnswer`.
+
+        Raises as `_Site.signed`, or Unavailable.
+        """
         try:
             signed = site.signed(
                 request, {_CONDITIONS[name]: value for name, value in self._conditions(request).items()}
@@ -150,8 +150,6 @@ class LeanS3Backend(S3Api):
 
 
 class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
-    """Signer of one request; caches the headers that botocore collects twice."""
-
     _collected: Any = None
 
     def headers_to_sign(self, request: Any) -> Any:
@@ -161,7 +159,7 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
 
 
 class _Site:
-    """The store's address, region and credentials, from options, environment and botocore."""
+    """The store's address, region and credentials."""
 
     def __init__(self, fs: Any, path: str) -> None:
         config, client = _checked(fs)
@@ -218,7 +216,7 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the first setting with a value, from options, then from AWS_* variables."""
+        """Return the first setting with a value, as text, from options, then from AWS_* variables; None without."""
         for settings in (
             self._config,
             {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"},
@@ -229,7 +227,10 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return a function that returns credentials, None for unsigned requests; it may fetch them."""
+        """Return a function that returns credentials from `provider`, options or botocore, None for unsigned requests.
+
+        It may fetch them, and raises AccessDenied without any.
+        """
         if _is_true(self._said("skip_signature")):
             return lambda: None
         if provider is not None:
@@ -253,7 +254,10 @@ class _Site:
 
 
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return options and client options, parsed by obstore; raise InvalidInput or NotSupported."""
+    """Return options and client options, parsed by obstore.
+
+    Raises InvalidInput for one that obstore refuses, NotSupported for one without effect here.
+    """
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}
     config: Any = {**(options.get("config") or {}), **own, "bucket": "bucket"}
@@ -275,7 +279,7 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that calls `provider`, and caches its credentials until shortly before they expire."""
+    """Return a function that calls `provider`, and caches its credentials until five minutes before they expire."""
     cached: list[Any] = []
 
     def ask() -> Any:
@@ -299,7 +303,7 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
 def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:
     """Return method, query, headers and body of the request, without its condition.
 
-    `sealed`: headers to add to whole writes and upload starts.
+    `sealed`: encryption headers of whole writes and upload starts.
     """
     match request.verb:
         case Verb.CREATE | Verb.MATCH:
@@ -340,6 +344,7 @@ def _parts(tags: tuple[str, ...]) -> bytes:
 
 
 def _list_query(request: StoreRequest) -> str:
+    """Return the encoded, sorted query of ListObjectsV2, with the page's token or else the start."""
     parameters = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
     if request.token:
         parameters["continuation-token"] = request.token

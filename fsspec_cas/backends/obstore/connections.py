@@ -1,4 +1,4 @@
-"""Kept HTTP/1.1 connections that send each request once and follow no redirect."""
+"""Kept HTTP/1.1 connections that send each request once."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Times:
 
 
 class NeverSent(Exception):
-    """The connection failed before the request was sent; `__cause__` is the reason."""
+    """The request was not sent; `__cause__` is the reason."""
 
 
 class Connections:
-    """Kept connections to one origin, for any threads; a forked child starts with none."""
+    """Kept connections to one origin, for any threads."""
 
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
         self._origin = urlsplit(origin)
@@ -49,7 +49,7 @@ class Connections:
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, times: Times
     ) -> HttpReply:
-        """Send the request once, and read the whole reply.
+        """Send the request once, and read the whole reply; keep the connection, or close a bad one.
 
         NeverSent: nothing was sent. Other errors: perhaps applied.
         """
@@ -77,7 +77,10 @@ class Connections:
             self._kept.pop().close()
 
     def _connection(self, times: Times) -> http.client.HTTPConnection:
-        """Take a usable kept connection, or open one; raise NeverSent if that fails."""
+        """Take a usable kept connection, or open one; raise NeverSent if that fails.
+
+        Closes unusable ones; a forked child drops all.
+        """
         if self._pid != os.getpid():
             self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
         while self._kept:
@@ -97,6 +100,7 @@ class Connections:
         return connection
 
     def _made(self, times: Times) -> http.client.HTTPConnection:
+        """Return an unopened connection to the origin, or to its proxy; with TLS, through the proxy's tunnel."""
         host, port = self._origin.hostname or "", self._origin.port or _PORTS[self._origin.scheme]
         proxy = self._proxy
         near = (host, port) if proxy is None else (proxy.hostname or "", proxy.port or _PORTS["http"])
@@ -109,7 +113,7 @@ class Connections:
 
     @staticmethod
     def _body(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, deadline_s: float) -> bytes:
-        """Read the body, a large one within the deadline; raise an error if it is cut off."""
+        """Read the body, a large one until the deadline (TimeoutError); raise IncompleteRead if it is cut off."""
         if answer.length is not None and answer.length <= _CHUNK_BYTES:
             return answer.read()
         pieces: list[bytes] = []
@@ -125,7 +129,6 @@ class Connections:
 
 
 def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
-    """Set the socket's timeout; raise TimeoutError unless above 0."""
     if seconds <= 0:
         raise TimeoutError("the timeout has passed")
     if connection.sock is not None:
@@ -141,7 +144,7 @@ def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
 
 
 def _context(*, verify: bool) -> ssl.SSLContext:
-    """Return TLS settings, with AWS_CA_BUNDLE's certificates if set."""
+    """Return TLS settings, with AWS_CA_BUNDLE's certificates if set; unless `verify`, any certificate passes."""
     context = ssl.create_default_context()
     bundle = os.environ.get("AWS_CA_BUNDLE")
     if bundle:

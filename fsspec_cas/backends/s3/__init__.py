@@ -1,4 +1,4 @@
-"""S3 and compatible stores: code that both clients share, here and in `backends/obstore`."""
+"""S3 and compatible stores: code of both clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class S3Api(HttpBackend):
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObject, with If-Match if a condition is given.
 
-        Else a store without request ids gets DeleteObjects if it can, whose document proves its sender.
+        Without one, a store without request ids gets DeleteObjects, whose document is proof.
         """
         if condition is None and self.gives_request_ids is False and self._batches:
             try:
@@ -49,7 +49,7 @@ class S3Api(HttpBackend):
         return await super().delete(path, condition, timeout_s=timeout_s)
 
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
-        """Send DeleteObjects, for paths in one bucket; StoreError names refused objects.
+        """Send DeleteObjects, for paths in one bucket, also missing ones; StoreError names refused objects.
 
         Once NotSupported was raised, later calls raise it without a request.
         """
@@ -65,7 +65,7 @@ class S3Api(HttpBackend):
         return answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch the ETag in If-Match between quoted and unquoted, for all callers, if `refused` is its form now."""
+        """Switch the ETag in If-Match between quoted and unquoted, if `refused` is still in use."""
         if refused in ("", self._etag_form):
             self._etag_form = "unquoted" if self._etag_form == "quoted" else "quoted"
         return True

@@ -76,7 +76,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A success reply's statuses, its document's root, and whether its body is empty."""
+    """A success's statuses, its document's root, and whether its body is empty."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -112,7 +112,7 @@ class S3Dialect(Dialect):
         return _S3Reply(request, reply, statement, gives_request_ids).meaning()
 
     def region_of(self, reply: HttpReply) -> str | None:
-        """Return the region that a proven refusal names as the bucket's."""
+        """Return the region that a proven refusal (301, 307, 400) names as the bucket's, else None."""
         if reply._status not in (301, 307, 400):
             return None
         root = _document(reply._body)
@@ -138,7 +138,7 @@ class _S3Reply:
     gives_request_ids: bool | None
 
     def meaning(self) -> ReplyMeaning:
-        """Return what the reply proves."""
+        """Return what the reply proves: by an error document, a success's document, or status and headers."""
         form, verb = FORMS[self.request.verb], self.request.verb
         succeeded = self.reply._status in form.statuses
         # A successful read's body is the object's, even if it looks like an error.
@@ -154,7 +154,7 @@ class _S3Reply:
         return self._success()
 
     def _error(self, code: str, root: ET.Element) -> StoreStatement:
-        """Return what an error document proves; with a success status it means busy."""
+        """Return what an error document proves, by its code, else by status; with a success status it means busy."""
         status, kind = self.reply._status, S3_CODES.get(code)
         if kind is None:
             kind = {412: StatementKind.FALSE, 501: StatementKind.UNSUPPORTED}.get(status, StatementKind.OTHER)
@@ -182,7 +182,11 @@ class _S3Reply:
         )
 
     def _success(self) -> ReplyMeaning:
-        """Return what a success status without a document proves."""
+        """Return what a success status without a document proves.
+
+        It needs an ETag (no delete does), and a request id or the data's MD5. Else `Unproven`, or the request to
+        confirm it.
+        """
         request, reply, statement, verb = self.request, self.reply, self.statement, self.request.verb
         if FORMS[verb].empty and reply._body:
             return reply.unproven("a body although S3 sends none")
@@ -208,7 +212,6 @@ class _S3Reply:
         return self._proven(replace(statement, version=version_of(etag), document=part))
 
     def _confirmed_by(self, verb: Literal["get", "head"] | None, why: str) -> ReplyMeaning:
-        """Return the request to confirm by: `sign` while unknown whether the store gives request ids, else `verb`."""
         if self.gives_request_ids is None:
             return Confirm("sign", why)
         return Unproven(why) if self.gives_request_ids or verb is None else Confirm(verb, why)
@@ -217,6 +220,10 @@ class _S3Reply:
         return replace(statement, shows_request_ids=statement.has_request_id or self.gives_request_ids is None)
 
     def _read(self, etag: str, why: str) -> ReplyMeaning:
+        """Return the object of a head or get with a request id or our write id.
+
+        For a store without ids S3's headers suffice. Else `Confirm` or `Unproven`.
+        """
         headers, given = self.reply._headers, self.gives_request_ids
         alike = _ETAG.fullmatch(etag) is not None and one(headers, "last-modified") is not None
         by_identity = given is not True and one(headers, _IDENTITY)
@@ -227,7 +234,10 @@ class _S3Reply:
         return self._proven(replace(self.statement, document=document))
 
     def _bodiless(self) -> ReplyMeaning:
-        """Return what a failure status without a document proves."""
+        """Return what a failure status without a document proves: absent, forbidden, unchanged, or condition false.
+
+        Else the get to confirm it, or `Unproven`.
+        """
         request, status, headers = self.request, self.reply._status, self.reply._headers
         why, has_request_id = self.reply.brief(), self.statement.has_request_id
         statement = replace(self.statement, kind=StatementKind.OTHER, why=why)
@@ -249,7 +259,7 @@ class _S3Reply:
 
 
 def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return `statement` with the content of a success's XML document."""
+    """Return `statement` with a success's XML document; `Unproven` without the upload's id or the ETag."""
     if request.verb is Verb.LIST:
         return _listed(request, root, statement)
     if request.verb is Verb.DELETE_MANY:
@@ -264,7 +274,10 @@ def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStat
 
 
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page; it must repeat the prefix and give IsTruncated."""
+    """Return a listing's page; `Unproven` unless it repeats the prefix and gives IsTruncated.
+
+    Truncation without a token is an error.
+    """
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
     listed_prefix = _text(root, "Prefix")
@@ -281,6 +294,7 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
 
 
 def _document(body: bytes) -> ET.Element | None:
+    """Return the root of the body as XML, or None if it is none."""
     text = body.lstrip()
     if text[:1] != b"<":
         return None
@@ -303,6 +317,10 @@ def _text(root: ET.Element, name: str) -> str:
 
 
 def _entries(bucket: str, root: ET.Element, *, encoded: bool) -> Iterator[Entry]:
+    """Yield the objects of a listing as `bucket/key`, in its order; `encoded`: its keys are URL-encoded.
+
+    A missing field raises KeyError.
+    """
     space = _space(root)
     names = {f"{space}{name}": name for name in ("Key", "Size", "LastModified", "ETag")}
     for item in root.iterfind(f"{space}Contents"):

@@ -1,4 +1,4 @@
-"""S3 and compatible stores through aiobotocore, with an s3fs filesystem's credentials and settings."""
+"""S3 and compatible stores through aiobotocore, with an s3fs filesystem's settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _loader = cache(botocore.loaders.create_loader)  # botocore parses its files slo
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session; it keeps replies from botocore, which would believe a gateway's page."""
+    """Keeps replies from botocore, which would believe any page."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         return Refusing(sends_once(await super()._get_session(proxy_url)))
@@ -64,7 +64,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Send a small body with its headers, without `Expect`; botocore's handler has added it before."""
+    """Drop `Expect` from a small body's headers."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
@@ -107,7 +107,7 @@ class S3Backend(S3Api, AioBackend):
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     async def endpoint(self) -> str:
-        """Return the URL of requests; may open a client, and sends the store nothing."""
+        """Return the URL of requests; may open a client."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Any:
@@ -133,22 +133,24 @@ class S3Backend(S3Api, AioBackend):
         client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
         # This retry handler would only count to one.
         client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
-        # Building the User-Agent costs a tenth of a small request; a fixed text in the config would lose the app id.
-        # Source: botocore.useragent, `UserAgentString.to_string`.
+        # Building the User-Agent costs a tenth of a small request.
         if named := getattr(client, "_user_agent_creator", None):
             text = named.to_string()
             named.to_string = lambda: text
         return client
 
     async def _client(self) -> Any:
-        """Return the running loop's client; if it is Amazon's, require request ids."""
+        """Return the running loop's client; Amazon's must give request ids."""
         client = await super()._client()
         if self.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
             self.expect_request_ids()
         return client
 
     def _unsent(self, error: Exception, path: str) -> NotApplied:
-        """Return `NotApplied` for a passing failure to get credentials, else raise."""
+        """Return `NotApplied` for a passing failure to get credentials.
+
+        A name that botocore rejects raises InvalidInput, any other failure AccessDenied.
+        """
         if isinstance(error, ParamValidationError):
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
         response = error.response if isinstance(error, ClientError) else {}
@@ -172,7 +174,10 @@ class S3Backend(S3Api, AioBackend):
         return {name: value for name, value in self._additional.items() if name in accepted}
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request through botocore's client."""
+        """Send the request through botocore's client, with the filesystem's additional parameters.
+
+        The transport keeps the reply and raises Answered.
+        """
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         match request.verb:
             case Verb.CREATE | Verb.MATCH:
@@ -194,7 +199,7 @@ class S3Backend(S3Api, AioBackend):
                 await self._sent_of_upload(client, request)
 
     async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
-        """Send a request of a multipart upload."""
+        """Send a multipart upload's start (no `upload` yet), part, completion or abort, as `_send`."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         upload = request.upload
         if upload is None:
@@ -214,6 +219,7 @@ class S3Backend(S3Api, AioBackend):
 
 
 def _listing(request: StoreRequest) -> dict[str, Any]:
+    """Return the parameters of ListObjectsV2: bucket, prefix, limit, and the page's token or else the start."""
     bucket, _, prefix = request.path.partition("/")
     begin: dict[str, Any] = {}
     if request.token:

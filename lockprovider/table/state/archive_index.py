@@ -36,12 +36,11 @@ _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Read the archive's manifest number and, if it is new, the list of files, into the cache; return it."""
+    """Read the archive's manifest if its number is new; cache and return it."""
     return repeat_while_stale(partial(_look, table))
 
 
 def _look(table: TableKnowledge) -> History:
-    """Read the manifest number; if changed, read and cache the manifest."""
     number, version = _number(table)
     history = table.history
     if number != history.number:
@@ -83,7 +82,7 @@ def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
 
 
 def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str, int]]]:
-    """Read and return each stream's last archived batch, by its commit, newest commit first."""
+    """Read each stream's last archived batch, by its commit, newest first."""
     by_commit: dict[Instant, dict[str, int]] = {}
     for stream, (batch, name) in (reach(table, streams=True).streams or {}).items():
         if (instant := parse_instant(name)) is not None:
@@ -102,7 +101,7 @@ def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
-    """Read the archive's files for instants that began at `begin` or later, and return these."""
+    """Read the archive's instants that began at `begin` or later."""
     spans = ((name, size, lsm.parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))
@@ -110,7 +109,10 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Read and cache completion times by begin time, for those of `begins` that are archived writes."""
+    """Return completion times by begin time, for those of `begins` that are archived writes.
+
+    Reads and caches the times of archive files that may have them.
+    """
     first, last = min(begins, default=""), max(begins, default="")
 
     def is_asked(name: str) -> bool:
@@ -133,7 +135,7 @@ def _of_files(
 ) -> dict[str, T]:
     """Return results by archive file name: `cached` ones, and `read(name, size)` where `is_asked(name)`.
 
-    Repeats if a file is corrupt and the manifest changed.
+    Repeats if a file is corrupt and the manifest changed, else raises `Corrupt`.
     """
 
     def look() -> dict[str, T]:
@@ -151,12 +153,12 @@ def _of_files(
 
 
 def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
-    """Return the timeline file names of the archived instants in one file."""
+    """Read the timeline file names of the instants in one file."""
     return [_name(row) for row in rows_in(open_file(table, name, size), _TIMES, name, size)]
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file; raises `Corrupt` if it is missing, no Parquet file, or too large."""
+    """Open an archive file; raises `Corrupt` if it is missing, no Parquet file, or has over `_MOST_ROWS` rows."""
     path = f"{HISTORY}/{name}"
     with _reading(path):
         file, filesystem = table.place.source(path, size)
@@ -186,7 +188,10 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
-    """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's last batch."""
+    """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's last batch.
+
+    A batch comes with its commit's file name.
+    """
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}
     for row in rows:
@@ -207,7 +212,8 @@ def _name(row: Mapping[str, Any]) -> str:
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
     """Yield rows of an archive file as dicts of the columns `names`, which include `_TIMES`.
 
-    Raises `Corrupt` if the file is too large, or not as an archiver writes it.
+    Raises `Corrupt` if the file is too large, or its columns, times or number of rows are not as an archiver writes
+    them.
     """
     path, names = f"{HISTORY}/{name}", list(names)
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)

@@ -26,7 +26,7 @@ from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rew
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
     """List the files, and return the snapshot of a past moment; `timeline` is the current one.
 
-    Raises `HistoryGone` if the moment cannot be read (any more).
+    Raises `HistoryGone` if the moment is before the first or last archived write, or a clean removed its files.
     """
     then = rewound(timeline, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
@@ -42,7 +42,7 @@ def refuse_gone(
 ) -> None:
     """Raise `HistoryGone` if a clean removed a file of the past `snapshot` in a group that `is_needed` accepts.
 
-    Reads commits. `which` names the snapshot in the error.
+    Reads its commits, and later ones of the current `timeline`. `which` names the snapshot in the error.
     """
     shown = snapshot.timeline.written
     lost_groups = cleaned_groups(
@@ -84,9 +84,9 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Return the result of `look`; raise `Stale` if files of `timeline` may have been removed by then.
+    """Call `look`, list the timeline, and return the result; raise `Stale` if files of `timeline` may be removed.
 
-    Lists the timeline to decide.
+    Else a `HistoryGone` of `look` is raised.
     """
     try:
         result = look()
@@ -114,7 +114,7 @@ def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Excep
 
 
 def may_lack_files(table: TableContext, timeline: Timeline) -> bool:
-    """Return whether files of `timeline` may have been removed since; lists the timeline."""
+    """List the timeline; return whether a clean, restore or archival may have removed files of `timeline` since."""
     after = f"{timeline.latest_time}~"
     calls: list[Callable[[], Collection[Any]]] = [partial(files_below, table.store, TIMELINE, after=after, until=":")]
     oldest = min((i for i in timeline.writes if i.begin >= timeline.first_active), key=lambda i: i.begin, default=None)

@@ -30,7 +30,10 @@ def checkpoint_path(log: str, number: int) -> str:
 
 
 def find(store: Store, log: Log) -> Checkpoint | None:
-    """Read the newest valid checkpoint of `log` among its last `KEPT`; None if there is none."""
+    """Read the newest valid checkpoint among the last `KEPT` of `log`; else None.
+
+    It is invalid if the log's entries do not reach back to it.
+    """
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):
         content = store.read_or_none(checkpoint_path(log.name, number))
@@ -69,7 +72,7 @@ class Checkpoint:
     slices: tuple[FileSlice, ...]
 
     def encode(self) -> bytes:
-        """Encode as deflated JSON."""
+        """Return the checkpoint as compressed JSON."""
         done, names = _parted(self.timeline)
         files: dict[str, list[Any]] = {}
         for slice_ in sorted(self.slices):
@@ -87,7 +90,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """Decode a checkpoint; None for invalid bytes or another version."""
+        """Decode a checkpoint; None for invalid or implausibly large bytes, or another version."""
         try:
             most = plausible(data)
             fields = parse_json(inflate(data, most=most), most=most, items=most)
@@ -104,7 +107,10 @@ class Checkpoint:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Return begin and completion of completed writes by action, and the file names of other instants."""
+    """Return begin and completion of completed writes by action, and other instants' file names.
+
+    Pending files of completed instants are dropped.
+    """
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:
         if instant in unsure:
@@ -131,6 +137,7 @@ def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[In
 
 
 def _slice(partition: str, path: str, size: int, rows: Iterable[tuple[str, int, str]]) -> FileSlice:
+    """Return the slice of a stored row; its logs are path, size, completion. May raise `ValueError`, `IndexError`."""
     logs = tuple(
         SliceLog(file, as_text(name, "a log"), as_whole(taken, "its size"), as_text(done, "its completion"))
         for name, taken, done in rows

@@ -1,4 +1,4 @@
-"""`TableContext`: an open table, and the properties with which a write begins; `Table` adds the verbs for users."""
+"""`TableContext`: an open table; `Table` adds the verbs for users."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ class TimelineClock:
         return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0
 
     def _ask(self) -> None:
-        """Send one HEAD request to learn the store's clock. Store errors are swallowed."""
         try:
             self._store.head(PROPERTIES)
         except (CasError, FileNotFoundError):
@@ -139,7 +138,6 @@ class TableContext:
         self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle or copy, without the cache."""
         return {
             "store": self.store,
             "url": self.url,
@@ -189,7 +187,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Return an HTML summary, also of a store or table error."""
+        """Read properties and timeline; return an HTML table of them, or of the error that the read raised."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:
@@ -305,7 +303,7 @@ class TableContext:
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Read the table by the lock's log, or list it if needed or `listed`."""
+        """Return as `CurrentState.now`."""
         return self.current.now(record, listed=listed)
 
     def begin_dead_check_if_due(self) -> bool:
@@ -317,7 +315,7 @@ class TableContext:
         return True
 
     def run_inline_services(self) -> None:
-        """Run the services due after a commit: none here; `Table` overrides it."""
+        """Run no services; `Table` overrides it."""
 
     def report(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Log an event of the instant `begin`, then call the watcher with it in this thread.
@@ -350,10 +348,10 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 
 
 def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Timeline | None]:
-    """Return the properties to begin a write with and, if `pinned`, the timeline; may raise `UnsupportedTable`.
+    """Return the properties to begin a write with and, if `pinned`, the timeline read now, else None.
 
-    `pinned` reads the table. Else it takes the properties last seen, if any; if they refuse a write, it lists the
-    table.
+    If not `pinned`, cached properties serve. If the properties refuse a write, it lists the table; raises
+    `UnsupportedTable` if the new ones do, too.
     """
     view = table.now() if pinned else None
     config = table.knowledge.config if view is None else view.config
@@ -371,10 +369,11 @@ def keeps_listing(table: TableContext, config: TableConfig) -> bool:
 
 
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
-    """Return `config` with `key_is_named` as one row each of up to `_COMPARED` files spells keys; caches these samples.
+    """Return `config` with `key_is_named`: whether a single column's keys name it in the files.
 
-    JVM.md, "Spellings of keys and partitions", has the spellings, which Hudi does not record. Raises
-    `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown or mixed spelling.
+    If the properties leave that open (JVM.md, "Spellings of keys and partitions"), reads and caches one row each of up
+    to `_COMPARED` files. Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown
+    or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()
@@ -412,7 +411,10 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Read one row; return its key by spelling (True: it names its column), empty without a choice or a row."""
+    """Read one row; return its key by spelling (True: it names its column), empty without a choice or a row.
+
+    Raises `UnsupportedTable` for another spelling.
+    """
     file = table.place.open(slice_.path, slice_.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)
     if rows is None or not rows.num_rows:

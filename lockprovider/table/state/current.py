@@ -37,7 +37,7 @@ _AFTER_META = ".hoodie0"  # sorts after all names in .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
 _FRESH_S = 1.0
-_PAGE = 900  # names per request: a store's page is 1000, and some names are new
+_PAGE = 900  # names per request; a store's page is 1000
 _RECENT = 300  # commits, of three names each
 _LATE = 16  # commits
 _LOOKED_S = 60.0
@@ -55,12 +55,10 @@ class CurrentState:
         self._lock = lock
         self._world = lock.world
 
-    # -- the properties ------------------------------------------------------------------------------------------------
-
     def config(self) -> TableConfig:
         """Ask the store for the properties, without a body if unchanged, and cache them.
 
-        Reads the backup if the file is missing or unreadable. Raises `TableNotFound` or `Corrupt`.
+        Reads the backup, uncached, if the file is missing or unreadable. Raises `TableNotFound`, or `Corrupt`.
         """
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
@@ -82,7 +80,7 @@ class CurrentState:
         return properties.config if properties is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """Read the properties file, without its body if unchanged; cache it, and log an upgrade of the table."""
+        """Read the properties file, without its body if unchanged; cache it, and log first version and upgrade."""
         properties, began_s = self._knowledge.properties, self._world.monotonic_s()
         if properties is None:
             content: Content | None = self._store.read(PROPERTIES)
@@ -106,8 +104,6 @@ class CurrentState:
         elif before is None and after > READABLE_VERSIONS[0]:
             _LOG.info("%s: of version %d, which readers and writers of Hudi 1.0 cannot open", self._url, after)
 
-    # -- the timeline --------------------------------------------------------------------------------------------------
-
     def visible(self, *, noted: bool = False) -> Timeline:
         """Read the lock record, list and cache the timeline; return the readers' part of it (see `visible_part`).
 
@@ -116,7 +112,7 @@ class CurrentState:
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read once as `visible`; raise `Stale` if the log ended in between."""
+        """Try once as `visible`, with its `noted`; raise `Stale` if the log ended in between."""
         record = self._record()  # before listing: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -152,9 +148,9 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` lacks all last `_LATE` writes of `before`.
+        """Raise `TableReplaced` if `listed` has none of the last `_LATE` writes of `before`, the cached timeline.
 
-        Not if archived, undone or not stored yet: it reads record and archive.
+        Not if archived, undone or not stored yet: it reads record and archive, and lists again.
         """
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
@@ -175,8 +171,8 @@ class CurrentState:
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """Return the table by the lock record's log, listed if needed or `listed`; caches the view.
 
-        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not. None:
-        read it.
+        `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not, and the
+        properties are read. None: read it.
         """
         decided = record is not None
         record = record or self._record()
@@ -194,7 +190,7 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        With a log of a long timeline it lists only recent names, and older instants with a heartbeat.
+        With a log of a long timeline it lists only recent names, and older instants if few have a heartbeat.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -217,7 +213,10 @@ class CurrentState:
         return self._knowledge.learn(record, listed, config, decided=decided)
 
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
-        """Return and cache the table at the end of the log in `record`, by cached view or checkpoint; None: list it."""
+        """Return and cache the table at the end of the log in `record`, by cached view or checkpoint.
+
+        None if no log covers the table, or it does not reach back to these: list it.
+        """
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.view_at(log)
         if view is not None or log is None or log.next < checkpoint.EVERY:
@@ -250,8 +249,6 @@ class CurrentState:
             return False
         return True
 
-    # -- the commits ---------------------------------------------------------------------------------------------------
-
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """Return a completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
         name = instant.file_name
@@ -275,7 +272,10 @@ class CurrentState:
         return reach(self._knowledge).completion
 
     def schema(self, timeline: Timeline) -> pa.Schema:
-        """Return and cache the columns of the latest commit of `timeline` that states any, else of the properties."""
+        """Return and cache the columns of the latest commit of `timeline` that states any, else of the properties.
+
+        Raises `TableNotFound` if none does.
+        """
         if (stated := next(self._stating(timeline), None)) is not None:
             schema = hudi_schema.stated_columns(stated.schema_json or "")
         elif (created := self.config().schema_json) is not None:
@@ -288,8 +288,6 @@ class CurrentState:
     def _stating(self, timeline: Timeline) -> Iterator[CommitMetadata]:
         commits = (self.metadata_of(instant) for instant in reversed(timeline.writes))
         return (metadata for metadata in commits if metadata.schema_json)
-
-    # -- the files -----------------------------------------------------------------------------------------------------
 
     def data_files(self) -> list[Entry]:
         """List all files of the table except Hudi's metadata."""
@@ -333,7 +331,10 @@ class CurrentState:
         return next((metadata.extra.get(hudi_schema.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """With schema-on-read, store its history again under `begin`; return the entries for this commit to state."""
+        """Return the entries for the commit `begin` to state its schema; empty without schema-on-read.
+
+        It stores the schema history again under `begin`.
+        """
         text = self.internal_schema(timeline)
         if not text:
             return {}
@@ -351,7 +352,7 @@ class CurrentState:
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """Return all files that `timeline` needs, from the metadata table if it stays enabled, else listed."""
+        """Return all files: from the metadata table, if it is used, complete and not removed meanwhile; else listed."""
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):
@@ -371,7 +372,7 @@ class CurrentState:
         return self._knowledge.snapshot(timeline) or self._knowledge.cache_files(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
-        """Read the lock record, and return the snapshot for readers if its log is enough; None: list the files.
+        """Read the lock record and recent timeline names; return the readers' snapshot if cached; None: list the files.
 
         None also if a decided commit is not stored yet, or after one made without the lock.
         """
@@ -416,7 +417,7 @@ def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
 
 
 def _decisions(record: LockRecord | None) -> Decisions:
-    """Return the log and pending publishes of a lock record, for `visible_part`."""
+    """Return the log and pending publishes of a lock record, for `visible_part`; empty without a record."""
     if record is None:
         return Decisions()
     unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.all_pending)))

@@ -12,21 +12,21 @@ EventKind = Literal[
     "begin",  # an instant was taken, data files may be written
     "written",  # all files are stored, not yet visible
     "lock_wait",  # the writer requests the table lock
-    "lock_held",  # the writer holds it
+    "lock_held",
     "committed",  # the completed instant is on the timeline
     "conflict",  # another commit touched or cleaned its file groups first; it will be rolled back
     "rolled_back",  # an instant, own or a dead writer's, was removed with its files
-    "lock_released",  # the lock is free
+    "lock_released",
     "cleaned",  # files that no reader needs were removed
     "archived",  # the oldest instants were moved to the archive
     "anchored",  # buckets without files got empty ones, for non-blocking writers
     "compaction_scheduled",  # a plan to merge log files exists
-    "compaction_unscheduled",  # the plan was removed
-    "compacted",  # log files were merged
+    "compaction_unscheduled",
+    "compacted",
     "listing_compacted",  # log files of the metadata table were merged
     "clustering_scheduled",  # a plan to join small files exists
-    "clustering_unscheduled",  # the plan was removed
-    "clustered",  # small files were joined
+    "clustering_unscheduled",
+    "clustered",
     "savepoint",  # a commit's files are kept
     "restored",  # later commits were taken back
     "service_failed",  # the writer's own compaction or clustering failed; its commit stands

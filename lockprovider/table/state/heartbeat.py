@@ -90,7 +90,8 @@ def last_beats(
 ) -> tuple[dict[str, int], int]:
     """List heartbeats; return last beats by begin time, and the time now, in ms of one clock.
 
-    In a local folder it records versions, and reads the files of `suspects` (None: all).
+    That is the store's, now its last beat; in a local folder this machine's. There it records versions, and reads the
+    files of `suspects` (None: all), whose beats before a restart are 0.
     """
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
@@ -143,7 +144,7 @@ class WriterHeartbeat:
         return not self._removed and self._world.monotonic_s() - self._last_s < self._settings.tolerance_s
 
     def require_alive(self) -> None:
-        """Raise `Aborted` if another writer may judge this one dead."""
+        """Raise `Aborted` unless `alive`."""
         if not self.alive:
             raise Aborted(f"the heartbeat of instant {self._begin} expired; others may roll it back; begin again")
 
@@ -198,7 +199,7 @@ class WriterHeartbeat:
     def _once(self) -> None:
         """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.
 
-        If the file is gone, mark it removed. If it was overwritten, forget the version.
+        If the file is gone, mark it removed. If it was overwritten, forget the version. Ignores store errors.
         """
         sent_s = self._world.monotonic_s()
         try:

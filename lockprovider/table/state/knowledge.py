@@ -33,9 +33,8 @@ class TableView:
         log: the name of the lock's log; empty if no log covers the table.
         slices: the latest slice of each file group; None if not read.
         listed: whether the timeline was listed; otherwise it lacks others' pending instants.
-        latest_begin: the latest begin time of all completed instants, even if not in `timeline` yet.
+        latest_begin: the latest begin time of completed instants, even of those not in `timeline` yet.
         is_combined: whether another client leads the batch, and decides others' commits.
-        has_jvm_writers: whether JVM writers were seen recently.
     """
 
     timeline: Timeline
@@ -62,7 +61,7 @@ class CachedProperties:
 class History:
     """The files of the archive; `number`: the manifest's, 0 if nothing was archived.
 
-    `version`: of the file with the number; None while a JVM writer replaces it.
+    `version`: of the file with the number; None without it.
     """
 
     number: int = 0
@@ -75,10 +74,10 @@ class ListingState:
     """The metadata table's state while the lock has one log: only clients of that log write it.
 
     Attributes:
-        log: the log in which its timeline was listed; empty if there was none.
-        compacted: the time of its last compaction.
-        schema: the schema of its files; empty if not read.
-        logs: the number of commits since the compaction.
+        log: the log in which its timeline was listed; empty without one.
+        compacted: when it was compacted last.
+        schema: of its files; empty if not read.
+        logs: the number of commits since.
     """
 
     log: str = ""
@@ -117,22 +116,20 @@ class TableKnowledge:
         self.completions: Mapping[str, Mapping[str, str]] = {}
 
         self._view: TableView | None = None
-        self.applied = ""  # a publish found in the store, with all before it
+        self.applied = ""  # the last publish found to be stored; all before it are
         self.listing = ListingState()
 
         self.properties: CachedProperties | None = None
         self.history = History()
 
         self.latest = Timeline()
-        self.schema: pa.Schema | None = None  # of the last commit that was read
+        self.schema: pa.Schema | None = None
         self.key_spellings = KeySpellings()
         self.committed_s: dict[str, float] = {}  # when this handle's commits completed, by the monotonic clock
         self.late_checked_s: float | None = None  # when late commits were last searched for
         self.dead_checked_s: float | None = None  # when dead writers were
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
-
-    # -- facts of a position of a log ----------------------------------------------------------------------------------
 
     def view_at(self, log: Log | None) -> TableView | None:
         """Advance the cached view to the end of the lock's current `log`, caching its commits; return the view.
@@ -196,7 +193,7 @@ class TableKnowledge:
         return Snapshot(timeline, tuple(sorted(view.slices.values())))
 
     def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
-        """Return the slices after these writes; None if something of them is not cached."""
+        """Return the slices after these writes; None if the view has none, or a write is not cached."""
         if view.slices is None:
             return None
         slices = dict(view.slices)
@@ -206,8 +203,6 @@ class TableKnowledge:
                 return None
             _apply(slices, instant, metadata)
         return slices
-
-    # -- facts of immutable objects ------------------------------------------------------------------------------------
 
     def remember(self, name: str, data: bytes) -> None:
         """Cache the content of a completed write; drops the oldest beyond `_KEPT`."""
@@ -227,7 +222,7 @@ class TableKnowledge:
         return content
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
-        """Cache the contents that log entries carry; return the instants of all entries on the timeline."""
+        """Cache the contents that log entries carry; return the entries' instants, without those off the timeline."""
         instants: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
@@ -238,8 +233,6 @@ class TableKnowledge:
             if entry.data is not None and not self.has(name):
                 self.remember(name, entry.data)
         return tuple(instants)
-
-    # -- hints ---------------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> TableConfig | None:
@@ -270,7 +263,10 @@ class TableKnowledge:
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
-    """Change `slices` in place: drop the file groups that a completed write ended, add its base and log files."""
+    """Change `slices` in place: drop the file groups that a completed write ended, add its base and log files.
+
+    Skips change-data logs, and files older than the group's base.
+    """
     for ended in metadata.ended:
         slices.pop(ended, None)
     for stat in metadata.all_stats:

@@ -55,7 +55,7 @@ def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """Read all files of these slices, and return their listing, with log blocks of `valid` instants only."""
+    """Read all files of these slices; return their listing, with log blocks whose instant `valid` accepts."""
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for slice_ in slices for path in slice_.paths]
     contents = dict(
@@ -73,7 +73,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read these slices' files until one states a record schema, and return it, else the default."""
+    """Read these slices' files until one states a record schema; return that Avro text, else the default."""
     for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
@@ -91,7 +91,10 @@ def own_timeline(store: Store) -> Timeline:
 
 
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
-    """Yield the listing's records of effective blocks, given with their paths; skips empty delete blocks."""
+    """Yield the listing's records of these blocks, given with their paths, except those that a later block took back.
+
+    Skips empty delete blocks; other kinds than HFile raise `UnsupportedTable`.
+    """
     paths = {id(block): path for block, path in blocks}
     for block in effective(block for block, _ in blocks):
         path = paths[id(block)]
@@ -134,7 +137,7 @@ def uncompacted(own: Timeline) -> int:
 
 
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the metadata table's oldest instants that no reader needs, completed before the time `first`.
+    """Return the metadata table's oldest instants that no reader needs, completed before the time `first`; one stays.
 
     `remaining`: begin times of its files; those on the timeline must stay on it, or readers take them for completed.
     """
@@ -153,7 +156,7 @@ class ListingDifferences:
     """Differences between the listing and the files, as paths of base and log files.
 
     Attributes:
-        hidden: visible files that the metadata table does not list.
+        hidden: visible files that are not listed.
         gone: listed files that do not exist.
         resized: files of another size than listed.
         empty: files listed with no bytes, at which readers fail.
@@ -168,7 +171,10 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Return where listing and files differ; `before`: files listed before `timeline`, `after`: after the listing."""
+    """Return where listing and files differ; `before`: files listed before `timeline`, `after`: after the listing.
+
+    While a clean, rollback or restore is pending, no file counts as gone.
+    """
     first, last = _data_files(before), _data_files(after)
     listed, visible, sizes = listing.sizes, timeline.visible, {**first, **last}
     begins = {path: at[1].begin for path in sizes if (at := data_file_at(path)) is not None}

@@ -1,9 +1,12 @@
 """The rules by which a commit is refused: conflicts with other writes, fences, and repeated batches of streams.
 
-A `Resolution` returns the other write that a write loses to.
+A *blind write* adds a log file per bucket and reads no rows; readers merge logs by the ordering value. A bucket without
+a visible file group is *bare*. An *anchor* is an empty base file that gives it one: without it JVM readers see no log
+until the write that began first completes (apache/hudi issue 19774).
 
-Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
-`BucketIndexConcurrentFileWritesConflictResolutionStrategy`, `HoodieStreamingSink`.
+Source: Hudi RFC-22, RFC-66; `SimpleConcurrentFileWritesConflictResolutionStrategy`,
+`PreferWriterConflictResolutionStrategy`, `BucketIndexConcurrentFileWritesConflictResolutionStrategy`,
+`BucketIdentifier.newBucketFileIdForNBCC`, `HoodieStreamingSink`.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _Commit = TypeVar("_Commit")
 class ConcurrentOperation:
     """One write for the check: completed, or pending with the file groups that it is known to touch.
 
-    `name`: Hudi's name of the operation, upper case.
+    `name`: Hudi's name of the operation.
     """
 
     instant: Instant
@@ -58,7 +61,7 @@ class ConcurrentOperation:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A conflict: the other write, to which a write loses, and the file groups of both."""
+    """A conflict: the other write, to which a write loses, and the file groups that both touch."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -105,14 +108,14 @@ def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[Concurren
 
 
 def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write, for a table service also with a pending write."""
+    """Return the first overlap in file groups with a completed write; for a table service, with any write."""
     if operation.is_table_service:
         return _first_overlap(operation.file_groups, concurrent)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.is_completed))
 
 
 def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in partitions with a completed write or a planned table service."""
+    """Return as `by_file_group`, by partitions."""
     return _by_unit(by_file_group, lambda group: (group[0], ""))(operation, concurrent)
 
 
@@ -128,7 +131,10 @@ def by_bucket(resolution: Resolution) -> Resolution:
 
 
 def _by_unit(resolution: Resolution, unit: Callable[[FileGroup], FileGroup]) -> Resolution:
-    """Return the resolution over units of file groups; its overlap names file groups."""
+    """Return a rule that compares units of file groups, such as partitions, by `resolution`.
+
+    `unit` maps a file group to its unit. The rule's overlap names file groups.
+    """
 
     def in_units(operation: ConcurrentOperation) -> ConcurrentOperation:
         return replace(operation, file_groups=frozenset(map(unit, operation.file_groups)))
@@ -157,14 +163,11 @@ def _first_overlap(groups: frozenset[FileGroup], concurrent: Iterable[Concurrent
     return None
 
 
-# Blind writes add one log file per bucket; readers merge them by the ordering value. An anchor is an empty base file:
-# without it JVM readers see no log until the write that began first completes (apache/hudi issue 19774).
-# Source: Hudi RFC-66; `BucketIdentifier.newBucketFileIdForNBCC`.
 Bucket = tuple[str, int]  # partition and number
 
 
 def lacks_for_non_blocking(config: TableConfig) -> tuple[str, ...]:
-    """Return what a table lacks for non-blocking writes; empty if they are possible."""
+    """Return the conditions of non-blocking writes that the table does not meet, as texts; empty if it meets all."""
     conditions = {
         "table_type='merge_on_read'": config.is_merge_on_read,
         "a bucket index (buckets=)": config.bucket_index is not None,
@@ -175,7 +178,7 @@ def lacks_for_non_blocking(config: TableConfig) -> tuple[str, ...]:
 
 
 def refuse_unless_possible(config: TableConfig) -> None:
-    """Raise `InvalidSettings` if the table lacks something for non-blocking writes."""
+    """Raise `InvalidSettings` if the table `lacks_for_non_blocking` something."""
     if lacks := lacks_for_non_blocking(config):
         raise InvalidSettings(
             f"{MODE_KEY}={NON_BLOCKING} is not possible for table {config.name!r}, it lacks {', '.join(lacks)}: "
@@ -192,7 +195,7 @@ def refuse_replacing(operation: str) -> None:
 
 
 def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) -> tuple[Bucket, ...]:
-    """Return the buckets of these partitions without a file group."""
+    """Return the bare buckets of these partitions."""
     occupied = {(slice_.partition, bucket_of(slice_.file_id)) for slice_ in snapshot.slices}
     candidates = [(partition, bucket) for partition in sorted(set(partitions)) for bucket in range(buckets)]
     return tuple(pair for pair in candidates if pair not in occupied)
@@ -208,10 +211,10 @@ def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
 def left_bare(
     replaced: Mapping[str, Collection[str]], written: Iterable[FileGroup], ended: Collection[FileGroup], buckets: int
 ) -> tuple[Bucket, ...]:
-    """Return the buckets of replaced partitions that JVM writers would fill in a hidden group, so no row would show.
+    """Return the buckets of overwritten partitions that an overwrite leaves bare, and JVM writers log into.
 
-    `replaced`: file ids that a commit ends, by partition. `written`: groups that it writes. `ended`: groups ended
-    before.
+    They use the bucket's first fixed id, although its group has ended. `replaced`: file ids that the overwrite ends, by
+    partition. `written`: groups that it writes. `ended`: groups ended before.
     """
     hidden = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     rewritten = {(partition, bucket_of(file_id)) for partition, file_id in written}
@@ -238,7 +241,7 @@ class Fence:
 
     @property
     def stream(self) -> str:
-        """The stream name under which a commit records the epoch as a batch."""
+        """The stream name under which a commit records the epoch."""
         return f"{_STREAM}{self.name}"
 
 
@@ -256,9 +259,10 @@ def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
 def refuse_repeated_or_fenced(
     fences: Iterable[Fence], batch_id: BatchId | None, notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
 ) -> None:
-    """Raise `AlreadyCommitted` or `WrongCheckpoint` for this batch, or `Fenced` if a fence's epoch is over.
+    """Raise `AlreadyCommitted` or `WrongCheckpoint` for `batch_id`, unless None; `Fenced` if a fence's epoch is over.
 
-    `notes` returns commits with their streams' batches, newest first.
+    It is over once a later one of its name has committed. `notes` returns commits with their batch numbers by stream,
+    newest first.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.duplicate_error(done)
@@ -304,18 +308,18 @@ class BatchId:
 
     @property
     def key(self) -> str:
-        """The name under which a commit records the batch's number, as Hudi's streaming sink does."""
+        """The name under which a commit records the batch, as Hudi's streaming sink does."""
         return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Return the entry for a commit's extra metadata, with other streams' batches."""
+        """Return the entry for a commit's metadata, with other streams' batches."""
         return with_batch(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[_Commit, Mapping[str, int]]]) -> _Commit | None:
-        """Return the commit that has this batch or, without a run, a later one; None: the batch is new.
+        """Return the commit with this write of the batch or, without a `run`, a later batch; None: the batch is new.
 
-        `notes`: newest first. Raises `WrongCheckpoint` if the stream's last commit is of another run, or a later batch
-        of this run.
+        Searches `notes`, newest first, back to an earlier batch of the stream. On the way another run, or a later batch
+        of this run, raises `WrongCheckpoint`.
         """
         for commit, batches in notes:
             same_stream = [
@@ -342,7 +346,7 @@ class BatchId:
         return None
 
     def duplicate_error(self, done: Instant) -> AlreadyCommitted:
-        """Return the error for a batch that is in the commit `done`."""
+        """Return the error for a batch in `done`."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 

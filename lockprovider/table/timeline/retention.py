@@ -76,10 +76,10 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """Return the files that a clean may remove. List `paths` BEFORE `timeline`.
+    """Return the files that neither `policy` nor a pending write needs, and those whose instant was removed.
 
-    `replaced_by`: the begin of the replacecommit that ended a group. `protected`: paths to keep. `archived`: completion
-    times of archived writes of logs.
+    List `paths` BEFORE `timeline`. `replaced_by`: the begin of the replacecommit that ended a group. `protected`: paths
+    to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
     """
     earliest = earliest_retained(policy, timeline, now_ms, written_ms)
     # A pending write may rewrite the slices that were the latest when it began.
@@ -94,9 +94,10 @@ def removable(
 def earliest_retained(
     policy: Policy, timeline: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
-    """Return the retained commit that began first, else the last commit; None for `KeepVersions`, or no commit.
+    """Return, of the completed writes that `policy` retains, the first begun; `KeepHours` retains at least the last.
 
-    `written_ms`: when completed files were written; the later of this and the name's time counts.
+    None without writes, or for `KeepVersions`. `written_ms`: when the store got completed files, by name; the later of
+    this and the completion time counts.
     """
     match policy:
         case KeepVersions():
@@ -112,10 +113,10 @@ def earliest_retained(
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
-    """Return the begin times of one file group's slices to keep; appends `replaced_by`, if any, to `begins`.
+    """Return the begin times of one file group's slices to keep: the latest (by `KeepVersions` more), and for readers.
 
-    `begins`: oldest first. `since`: readers need the slices from then on, and the one before; None: all, but for
-    `KeepVersions`.
+    Readers need those from `since` on, and one before; None: all, but for `KeepVersions`. `begins`: oldest first; it
+    gets `replaced_by`, the begin of the write that ended the group, if any.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
@@ -132,7 +133,10 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
 def _committed(
     timeline: Timeline, paths: Iterable[str], archived: Mapping[str, str]
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
-    """Return begin time and paths of each file group's completed slices, oldest first."""
+    """Return each file group's completed slices, oldest first, as begin time and paths.
+
+    Logs before any base file have an empty begin time. `archived`: completion times by begin.
+    """
     bases: dict[FileGroup, dict[str, list[str]]] = {}
     logs: list[tuple[FileGroup, str, str]] = []
     for group, file, path in data_files_in(paths):
@@ -176,7 +180,7 @@ class KeepActive:
 
     @property
     def fault(self) -> str:
-        """The reason why these values are impossible, or an empty text."""
+        """The reason why these values are impossible; empty if they are whole and 1 <= `least` < `most`."""
         whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (self.least, self.most))
         if whole and 1 <= self.least < self.most:
             return ""
@@ -188,7 +192,7 @@ class KeepActive:
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
-    """One completed instant with all its files; a clean may have been completed twice."""
+    """One completed instant with all its files; a clean may be completed twice."""
 
     completed: tuple[Instant, ...]
     pending: tuple[Instant, ...] = ()
@@ -211,10 +215,10 @@ class ArchivalFacts:
 
     Attributes:
         paths: all data files, listed before `now`.
-        replaced: the file groups that each completed replacecommit ended, by its begin time.
-        victims: the begin times that unfinished rollbacks take back.
+        replaced: the file groups that each replacecommit ended, by its begin time.
+        victims: what unfinished rollbacks take back.
         logs: the begin times of writes whose log files are read by completion time.
-        listed: the metadata table's last compaction, empty if never; None without a metadata table.
+        listed: the metadata table's last compaction, empty if never; None without one.
         earliest: the begin time of the oldest write that the cleaner's retention needs.
     """
 
@@ -244,7 +248,10 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """Return the oldest instants to archive: at most `at_most` writes, with cleans and rollbacks before the last."""
+    """Return the oldest instants to archive: up to `at_most` of the `surplus`, with cleans and rollbacks in between.
+
+    `facts` may forbid some; `held` says why.
+    """
     writes = sorted(facts.now.writes, key=lambda instant: (instant.begin, instant.completion or ""))
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]
     if not candidates:
@@ -258,7 +265,7 @@ def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> Ar
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
-    """Yield begin times that the archived writes must end before, each with its reason."""
+    """Yield a begin time (empty: all) and reason for each fact that holds back instants; only earlier ones may go."""
     timeline = facts.now
     for begin in timeline.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
@@ -291,7 +298,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(timeline: Timeline, begin: str) -> str:
-    """Return the begin time of the last write before `begin` without a savepoint, or an empty text."""
+    """Return the begin of the last write before `begin` without a savepoint, or an empty text."""
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     return max(
         (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""
@@ -299,7 +306,7 @@ def _before(timeline: Timeline, begin: str) -> str:
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """Return the writes, and the completed cleans and rollbacks before the last, each with its pending files."""
+    """Return `writes`, and completed cleans and rollbacks before the last, each with its pending files."""
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

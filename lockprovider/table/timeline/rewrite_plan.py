@@ -35,7 +35,10 @@ class ClusteringRule:
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> ClusteringRule:
-        """Make the rule of a caller's values; may raise `InvalidInput`."""
+        """Make the rule of a caller's values; `small_file_bytes` None: half the target.
+
+        Raises `InvalidInput` for columns that are no texts, or sizes that are not whole from 1 on.
+        """
         if (
             isinstance(sort_by, str)
             or not isinstance(sort_by, Iterable)
@@ -67,14 +70,14 @@ class ClusterEvery:
 
     @property
     def rule(self) -> ClusteringRule:
-        """The clustering rule of these values; may raise `InvalidInput`."""
+        """The rule; may raise `InvalidInput`."""
         return ClusteringRule.of(self.sort_by, self.target_file_bytes, self.small_file_bytes)
 
 
 def clustering_plan(
     snapshot: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Return a plan to join small slices, of at most `_MOST_GROUPS` groups, without `busy` file groups.
+    """Return a plan to join slices below `rule.small_file_bytes`, in up to `_MOST_GROUPS` groups, without `busy` ones.
 
     `until`: only slices that began before it; empty: all.
     """
@@ -102,7 +105,10 @@ def bytes_of(slice_: FileSlice) -> int:
 
 
 def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Yield lists of two or more small slices of one partition to join, oldest first."""
+    """Yield lists of two or more small slices of `partition` to join, oldest first.
+
+    A list of three or more stays within the target size, or `_SORTED_FILES` times that if sorted.
+    """
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
     for slice_ in sorted(
@@ -128,7 +134,10 @@ def _planned(slice_: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
-    """Return a plan's metrics for Hudi's tools, as if it wrote as much as the base files have."""
+    """Return a plan's metrics for Hudi's tools: the logs' number and bytes, and MB to read and write.
+
+    It is taken to write as much as the base files have.
+    """
     log_bytes = sum(log.size for log in logs)
     return {
         "TOTAL_LOG_FILES": float(len(logs)),

@@ -34,7 +34,7 @@ class Timeline:
         return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
-        """Return a timeline with these instants added, or this one if it has them all; updates the derived facts."""
+        """Return a timeline with these instants inserted by name, or this one if it has all; carries facts over."""
         merged, added = list(self.instants), []
         for instant in instants:
             at = bisect_left(merged, instant.file_name, key=lambda other: other.file_name)
@@ -112,7 +112,7 @@ class Timeline:
 
     @cached_property
     def besides_commits(self) -> tuple[Instant, ...]:
-        """All instants of actions other than `commit`, such as `deltacommit`; in no order."""
+        """All instants of actions other than `commit`; in no order."""
         return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
 
     @cached_property
@@ -189,13 +189,16 @@ class Timeline:
 
 
 def time_after(now_ms: int, *floors: str) -> str:
-    """Return a time of now that exceeds `floors`; every begin and completion time is chosen by it."""
+    """Return a time of now that exceeds `floors`."""
     time, latest = format_ms(now_ms), max(floors)
     return time if time > latest else after(latest)
 
 
 def _knowing(after: Timeline, before: Timeline, added: Sequence[Instant]) -> Timeline:
-    """Cache derived facts in `after`, from those of `before` and the instants `added`; return `after`."""
+    """Cache derived facts in `after`, from those of `before` and the instants `added`; return `after`.
+
+    After an added savepoint or out-of-order completion, only `perhaps_pending` and `besides_commits`.
+    """
     begun = {i.begin for i in added}
     unchanged = (i for i in before.perhaps_pending if i.begin not in begun)
     vars(after)["perhaps_pending"] = (
@@ -256,8 +259,8 @@ class Decisions:
         record: identifies this state of the record.
         log: the name of its log; empty if it has none.
         next: the position after the log's last entry.
-        entries: the log's last entries; None for an entry off the timeline.
-        unapplied: decided publishes that may not be stored yet, in the order of the decisions.
+        entries: the last ones; None for one off the timeline.
+        unapplied: decided publishes that may not be stored yet, in order.
     """
 
     record: str = ""
@@ -279,7 +282,7 @@ class Decisions:
 
 
 def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
-    """Return the part of `listed` for readers, in which no commit lacks those decided before it.
+    """Return `listed` for readers: up to the first decided commit that is not stored yet.
 
     `before`: the lock record, read before the listing; `later`: read again after it. The rules are in SPECIFICATION.md,
     "Reading", order.

@@ -55,10 +55,10 @@ def check_version(version: TableVersion) -> None:
 
 
 def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, last_archived: LastArchived) -> str:
-    """Return the time, in this order, up to which commits belong to a version.
+    """Return the time up to which commits belong to `version`: of completion by `Order.COMPLETION`, else of begin.
 
-    Raises `InvalidInput` for no version or an `AsOf` of the other order, `HistoryGone` for a result that the table
-    lacks.
+    A commit's time becomes its time in this order. Raises `InvalidInput` for no version or an `AsOf` of the other
+    order, `HistoryGone` for a commit's result that the table lacks.
     """
     if isinstance(version, AsOf):
         if version.by != ("completion" if order is Order.COMPLETION else "begin"):
@@ -90,7 +90,7 @@ def refuse_none(version: TableVersion | None) -> None:
 def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: LastArchived) -> Instant:
     """Return the last commit at `version`, or of the table if None.
 
-    HistoryGone: no such commit. InvalidInput: `version` counts by begin, not by completion.
+    Raises `HistoryGone` without one, or if 17 digits are no commit's time; `InvalidInput` for an `AsOf` by begin.
     """
     if version is None:
         if not timeline.writes:
@@ -129,7 +129,10 @@ def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchi
 
 
 def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, last_archived: LastArchived) -> str:
-    """Return the commit's completion or begin time, by `order`."""
+    """Return the completion or begin time of a commit's result, by `order`.
+
+    Raises `InvalidInput` for empty times, `HistoryGone` if the table lacks it.
+    """
     if not all(isinstance(time, str) and time for time in (commit.instant, commit.completion)):
         raise InvalidInput(f"{shown(commit)} has made no commit; give Table.version for the table as it is")
     is_known = any((i.begin, i.completion) == (commit.instant, commit.completion) for i in timeline.writes)
@@ -193,7 +196,10 @@ def latest_checkpoint(timeline: Timeline, order: Order) -> str:
 
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
-    """Return the commits with a time in (after, until] that this order gives; empty `after`: from the beginning."""
+    """Return the completed commits with a time in (after, until], oldest first; empty `after`: from the beginning.
+
+    `Order.FENCED` gives those that began before the oldest pending write.
+    """
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
     commits = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
@@ -212,9 +218,9 @@ def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
-    """Compare one partition's rows before and after; return the changed ones as `OPERATION` and the columns of `new`.
+    """Return one partition's changed rows: inserted and updated ones of `new`, deleted ones of `old`.
 
-    Rows are compared by key and sequence number, which survive a rewrite.
+    A first column `OPERATION` says which. Rows are compared by key and sequence number, which survive a rewrite.
     """
     old_ids, new_ids = _ids(old), _ids(new)
     arrived = new.filter(pc.invert(pc.is_in(new_ids, value_set=old_ids)))

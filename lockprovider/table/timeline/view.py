@@ -63,7 +63,7 @@ class AsOf:
 
 
 def time_text(when: str | datetime) -> str:
-    """Return a time as on the timeline, 17 digits; may raise `InvalidInput`."""
+    """Return 14 or 17 digits, ISO text with its zone or an aware datetime as 17 digits; else raise `InvalidInput`."""
     try:
         if isinstance(when, str) and when.isdigit():
             return format_ms(to_ms(when))
@@ -197,6 +197,7 @@ class Snapshot:
     slices: tuple[FileSlice, ...]
 
     def _repr_html_(self) -> str:
+        """Return an HTML table of the snapshot's time and counts."""
         logs = sum(len(slice_.logs) for slice_ in self.slices)
         return html_facts(
             "Snapshot",
@@ -255,7 +256,7 @@ def snapshot_of(
     archived: Callable[[str], str] = str,
     file_at: Callable[[str], tuple[str, BaseFile | LogFile] | None] = data_file_at,
 ) -> Snapshot:
-    """Return the latest visible slice of each file group among `files`, as of `timeline`.
+    """Return the latest visible slice of each file group among `files`, as of `timeline`; without change-data logs.
 
     `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time by its begin.
     `file_at`: parses a path into partition and file.
@@ -313,9 +314,9 @@ def cleaned_groups(
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],
 ) -> frozenset[FileGroup]:
-    """Return the file groups whose slice, or a log file of it, the past `snapshot` lacks: a clean removed it.
+    """Return the file groups of which a clean removed files that the past `snapshot` needs.
 
-    Writes in `later`, since the snapshot, name what they replaced; those in `earlier` name log files.
+    Writes in `later`, since the snapshot, name the base files that they replaced; those in `earlier` name log files.
     """
     slices = {s.group: s for s in snapshot.slices}
     bases = {group: slice_.base for group, slice_ in slices.items()}
@@ -333,7 +334,10 @@ def cleaned_groups(
 def _without_logs(
     slices: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
-    """Return the groups that lack a log file of the writes in `earlier` which their base file does not contain."""
+    """Return the groups that lack a log file of the writes in `earlier` which their base file does not contain.
+
+    Not those that these writes ended.
+    """
     ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
     paths = {log.path for slice_ in slices.values() for log in slice_.logs}
     missing: set[FileGroup] = set()

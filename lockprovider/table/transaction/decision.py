@@ -1,8 +1,6 @@
 """A commit to decide (`Proposal`), whether it may follow the table's state, and its file name in a group commit.
 
-All commits pass `decide`. After a `JudgeAnew` of `TableDecider` the commit's own writer judges (`validate`).
-
-Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
+Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`, `ConcurrentOperation`, `ClusteringUtils`.
 """
 
 from __future__ import annotations
@@ -103,8 +101,8 @@ class Proposal:
 
     Attributes:
         buckets: whether buckets are compared instead of file groups.
-        config: the digest of the table's properties as its writer knows them.
-        columns: the digest of the table's columns, without the columns that it adds.
+        config: the digest of the properties as its writer knows them.
+        columns: the digest of the table's columns, without those that it adds.
         compares_keys: whether its new keys are compared with those of other inserts.
     """
 
@@ -137,7 +135,7 @@ class Proposal:
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not follow the table's state `view`, and report conflicts.
+    """Raise if the commit may not follow the table's state `view`, and report conflicts; else return.
 
     Reads commits, plans, archive and keys as needed. Raises `Aborted`, `UnsupportedTable` or the errors of `decide`.
     """
@@ -163,7 +161,10 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise `Aborted` if the instant was or may be rolled back, or if the properties changed."""
+    """Raise `Aborted` if the instant is not pending or may be rolled back, or if the properties changed.
+
+    May ask the store for the inflight file. Properties that refuse writes raise `UnsupportedTable`.
+    """
     begin, timeline = proposal.begin, view.timeline
     # A rollback without the lock removes the inflight file, unseen in the log.
     is_young = table.clock.now_ms() - to_ms(begin) < LOOKED_AT_MS
@@ -190,9 +191,9 @@ def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline:
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, done: Sequence[Instant]
 ) -> list[ConcurrentOperation]:
-    """Return the commits in `done`, without compactions, and planned clusterings; reads them.
+    """Return the operations to compare: commits by `Basis.compared`, without compactions, and planned clusterings.
 
-    Raises `WriteConflict` if a clean removed files of the snapshot before it was listed.
+    Reads both. Raises `WriteConflict` if a clean removed files of the snapshot before it was listed.
     """
     later = [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
     if basis.snapshot is not None:
@@ -207,7 +208,6 @@ def _others(
     return operations
 
 
-# Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
 def planned_services(table: TableContext, timeline: Timeline) -> tuple[ConcurrentOperation, ...]:
     """Return the uncompleted clusterings with the file groups that they will replace; reads their plans."""
     requested = [
@@ -225,7 +225,10 @@ def pending_writes(table: TableContext, timeline: Timeline, me: str) -> tuple[Co
 
 
 def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> ConcurrentOperation:
-    """Read a pending write's inflight file and markers; its operation is `UNKNOWN` without a content."""
+    """Read a pending write's inflight file and markers; return it with the file groups that they name.
+
+    Without a content its operation is `UNKNOWN`.
+    """
     inflight = Instant(begin, timeline.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
     content = _content(table, inflight)
     profile = decode_commit(content, inflight.file_name) if content else None
@@ -271,7 +274,10 @@ class LaterCommits:
 
 
 def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
-    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if a write may not follow `since`."""
+    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if a write may not follow those `since`.
+
+    A conflict is an overlap by `rule`, a column that the write lacks, or a lost snapshot.
+    """
     conflict.refuse_repeated_or_fenced(conflict.fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
     _refuse_columns(proposal, since.latest_first())
@@ -283,9 +289,9 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first other overwrite of a partition that this one replaces; else None.
+    """Return the first of `others` that overwrites a partition which this overwrite touches; else None.
 
-    Two overwrites of an empty partition replace no file group in common.
+    Two overwrites of an empty partition replace no file group in common. Two of the whole table always meet.
     """
     if operation.name not in _OVERWRITES:
         return None
@@ -382,11 +388,11 @@ class KeyCheck:
 
 _PREFIX = f"{TIMELINE}/"
 _LARGEST = 1 << 16  # bytes of the header before the data
-_KEPT = 256  # decoded proposals: two batches
+_KEPT = 256  # decoded proposals
 
 
 def encode(proposal: Proposal) -> bytes:
-    """Encode a proposal as the body of an intent."""
+    """Encode a proposal as the body of an intent: a line of JSON, then its data."""
     header = {
         "begin": proposal.begin,
         "action": proposal.action.value,
@@ -440,7 +446,7 @@ def config_digest(config: TableConfig) -> str:
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Raise the error of `decide` if the proposal may not follow the commits `done`, oldest first.
+    """Raise the error of `decide` if the proposal may not follow the commits `done` (oldest first; empty: it may).
 
     Raises `JudgeAnew` if keys must be compared.
     """
@@ -485,7 +491,7 @@ class TableDecider:
         refuse(proposal, [self._known(entry) for entry in since])
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the completed file to publish, at a time above all on the timeline; call `refresh` before.
+        """Return the completed file to publish, at a time above all on timeline and log; call `refresh` before.
 
         None: the intent has no proposal, or one made with other properties or without a valid begin time.
         """

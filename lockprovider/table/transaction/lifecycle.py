@@ -1,8 +1,5 @@
 """The life of one instant of a writer: the states of its transaction, its start, and its commit.
 
-A writer holds the lock to commit if the log does not cover the table, if other writers cannot judge the commit, if the
-record is too small for it, if it has `carried_keys`, or for a metadata table.
-
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """
 
@@ -130,8 +127,9 @@ class InstantKind:
 class Started:
     """An instant of this writer: pending, with a heartbeat.
 
-    `view`: the table, read afterwards. `creating`: the creation of the inflight file. `pending`: a timeline with other
-    writers' pending instants, if a check for dead writers is due.
+    `view`: the table as read once this instant was pending; the first try of the commit is judged by it. `creating`:
+    the creation of the inflight file. `pending`: a timeline with other writers' pending instants, if a check for dead
+    writers is due.
     """
 
     begin: str
@@ -153,7 +151,8 @@ class Started:
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, read the properties in the background, and clean up after dead writers if due.
 
-        An error stops the heartbeat. Call it after the transaction owns this instant.
+        The leader of a batch reads them itself. An error stops the heartbeat. Call it after the transaction owns this
+        instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
             # After the read of the record, so that the commit need not wait for it.
@@ -177,7 +176,7 @@ class Started:
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove instant and files unless it is completed, and its heartbeat; swallows store errors and `NotAcquired`.
+        """Remove instant and files unless it is completed, and its heartbeat; swallows store errors and `LockError`.
 
         `files`: all files, removed without the lock if no other process may roll it back. None: unknown; acquires the
         lock.
@@ -197,7 +196,8 @@ class Started:
 def start(table: TableContext, kind: InstantKind, timeline: Timeline) -> Started:
     """Take an instant later than all of `timeline`: start its heartbeat, create its pending files.
 
-    Repeats until it is valid. Raises `PropertiesChanged` if `kind` has old properties. Call `announce_and_clean` next.
+    Repeats if the time is taken, or a later instant completed. Raises `PropertiesChanged` if `kind` has old properties.
+    Call `announce_and_clean` next.
     """
     while True:
         begin, chosen_s = timeline.next_time(table.clock.now_ms()), table.world.monotonic_s()
@@ -224,8 +224,9 @@ def _take(
 ) -> Started | Timeline:
     """Create the instant's pending files, inflight in the background, read the table, and return the instant.
 
-    If its begin time, chosen at `chosen_s`, is invalid, it stops the heartbeat, removes the files, and returns the
-    timeline read, or raises `PropertiesChanged`. Another error stops the heartbeat, and leaves the files to a cleaner.
+    If its begin time, chosen at `chosen_s`, is taken, too old or before a completed one, it stops the heartbeat,
+    removes the files, and returns the timeline read. Old properties raise `PropertiesChanged`. Another error stops the
+    heartbeat, and leaves the files to a cleaner.
     """
     requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
     plan, profile = encode_replace_pending(kind.operation) if kind.action is Action.REPLACECOMMIT else (b"", b"")
@@ -342,7 +343,7 @@ class Committing:
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
         """Remove under the lock the planned clustering that caused this conflict, if its dead maker was to run it.
 
-        Returns whether it is not pending any more.
+        Returns whether it is gone.
         """
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
@@ -351,12 +352,10 @@ class Committing:
             return rollback.take_back_dead_clustering(self._table, begin)
         return False
 
-    # -- decided together with others ----------------------------------------------------------------------------------
-
     def _try_group(self) -> str | _Undecided:
         """Judge the commit and have it decided without the lock; if so, finish and return its completion time.
 
-        It stores a checkpoint in the background if due.
+        Else return why not; a refusal raises. It stores a checkpoint in the background if due.
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
@@ -409,13 +408,11 @@ class Committing:
         self._started.end(self._table, filter(None, [*txn.markers, posted, *(copy.staged for copy in txn.staged)]))
         return completion
 
-    # -- under a lock that is held -------------------------------------------------------------------------------------
-
     def _try_held(self, unknown: PublishUnknown | None) -> str | _Undecided:
-        """Acquire the lock and publish as `_commit_under`; `unknown`: of an earlier try that may still be decided.
+        """Acquire the lock, and judge and publish as `_commit_under`.
 
-        Then a refusal repeats it once with the log ended, so that no writer decides a posted intent later; if store or
-        lock fails, it raises `unknown`.
+        `unknown`: the error of an earlier try, whose intent another writer may still decide. Then a refusal repeats
+        this once with the log ended, so that none can; if store or lock fails, it raises `unknown`.
         """
         try:
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
@@ -427,7 +424,6 @@ class Committing:
             raise
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
-        """Report the wait, acquire the lock, and add to the seconds waited."""
         table = self._table
         asked_s = table.world.monotonic_s()
         table.report("lock_wait", self._proposal.begin)
@@ -436,7 +432,10 @@ class Committing:
         return lease
 
     def _commit_under(self, lease: Lease) -> str | _Undecided:
-        """Judge and publish under this lease, then release it; if published, finish, and return the completion time."""
+        """Judge and publish under this lease, then release it; if published, finish, and return the completion time.
+
+        Else return why not; a refusal raises.
+        """
         table, begin = self._table, self._proposal.begin
         try:
             table.report("lock_held", begin, epoch=lease.epoch)
@@ -455,9 +454,9 @@ class Committing:
         return self._finish(completion)
 
     def _publish(self, lease: Lease, view: TableView) -> str:
-        """Judge the commit, write its listing, publish its completed file, cache, report; return the completion time.
+        """Judge the commit, publish its completed file, cache, report; return the completion time.
 
-        If it was decided before, only returns.
+        Before, it writes the listing for a metadata table. If it was decided before, only returns.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
@@ -476,7 +475,10 @@ class Committing:
         return self._note(name, data)
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
-        """Return the encoded commit with the `carried_keys` of the last commit that has some; its own keys win."""
+        """Return the encoded commit, with entries by the setting `carried_keys` of the newest commit that has some.
+
+        Reads `_LOOKED_AT` commits at most. Its own entries win.
+        """
         prefixes, metadata = self._table.settings.carried_keys, self._proposal.metadata
         for instant in reversed(timeline.writes[-_LOOKED_AT:]) if prefixes else ():
             extra = self._table.metadata_of(instant).extra

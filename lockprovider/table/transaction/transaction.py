@@ -109,7 +109,7 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Resume a pending instant on the current snapshot, and start its heartbeat.
+        """Return a transaction of another process's pending instant, on the current snapshot; starts its heartbeat.
 
         A replacecommit replaces all files of the snapshot.
         """
@@ -166,9 +166,9 @@ class Transaction:
         return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record this stream batch, then look for it in the table.
+        """Record this stream batch, then look for it in the table and its archive.
 
-        Raises `AlreadyCommitted`, `WrongCheckpoint`, `InvalidRecords`.
+        Raises `AlreadyCommitted`, `WrongCheckpoint`, or `InvalidRecords` for a second batch.
         """
         if self._batch_id not in (None, batch_id):
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
@@ -178,8 +178,6 @@ class Transaction:
         # A decided commit may never be stored: then `commit` checks under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
             raise batch_id.duplicate_error(done)
-
-    # -- its start: see `lifecycle` ------------------------------------------------------------------------------------
 
     def start(self) -> str:
         """Begin if not begun; return the begin time, under which any process may write data files."""
@@ -193,7 +191,10 @@ class Transaction:
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_to_write)
 
     def ensure_begun(self) -> Started:
-        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers."""
+        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
+
+        Raises `InvalidRecords` after a write.
+        """
         after(self.state, Step.BEGIN)
         if self.started is not None:
             return self.started
@@ -252,7 +253,10 @@ class Transaction:
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
-        """Replace all rows of the snapshot in these partitions by this commit; call it before any write."""
+        """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
+
+        Raises `InvalidRecords` after one, or for another `operation`, and `InvalidSettings` if non-blocking.
+        """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             conflict.refuse_replacing(operation)
         if self.state is not State.OPEN:
@@ -298,7 +302,7 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write empty base files for buckets where JVM writers would log into a hidden, overwritten file group."""
+        """Write anchors into the buckets `left_bare` by an overwrite, if non-blocking writes are possible."""
         if not self._replaced or conflict.lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -360,7 +364,7 @@ class Transaction:
                 self.table.lock.unstage(copy)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Return the commit to propose, and its writer's knowledge; checks keys if set.
+        """Return the commit to propose, and its writer's knowledge for judging it; checks keys if set.
 
         With schema-on-read it stores the schema history.
         """
@@ -391,7 +395,8 @@ class Transaction:
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """Check new keys against the table; return the check to repeat at the commit, None with buckets.
 
-        Lists the timeline, reads keys; may raise `InvalidRecords`, `WriteConflict`.
+        Lists the timeline, reads keys. Raises `InvalidRecords` for known keys or a merge-on-read table, `WriteConflict`
+        for keys inserted since.
         """
         if self.config.is_merge_on_read:
             raise InvalidRecords(
@@ -414,7 +419,7 @@ class Transaction:
 
 
 def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
-    """Return the outcome of this proposal's commit."""
+    """Return the caller's result of a committed proposal: rows summed over its files."""
     stats = proposal.metadata.all_stats
     return CommitResult(
         instant=proposal.begin,
@@ -429,7 +434,6 @@ def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s:
     )
 
 
-# The handle hides how engines write from users.
 class TransactionHandle:
     """A transaction to pass to engine functions: `engines.spark.write(txn, df)`.
 
@@ -597,7 +601,7 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Read the table's properties; raise `TableExists` if they contradict `config`."""
+    """Read the table's properties; raise `TableExists` if keys, partitions, ordering, type or index differ."""
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
     names += ["hive_style", "url_encode"] if config.partition_fields else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -50,14 +50,14 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
 
-# A step raises `_Unfit` for a value that does not fit, TooLong beyond 32-bit offsets.
+# A step raises `_ValueMisfit` for a value that does not fit, TooLong beyond 32-bit offsets.
 
 
 def _same(values: pa.Array) -> pa.Array:
     return values
 
 
-class _Unfit(Exception):
+class _ValueMisfit(Exception):
     """`kernel` refuses one of `values`; without both, `misfit` is complete."""
 
     def __init__(
@@ -69,7 +69,8 @@ class _Unfit(Exception):
     def located(self, row: int) -> Misfit:
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
-        return self.misfit.at(row, _shown(self.values[_first(self.kernel, self.values)]))
+        position = _first(partial(_is_refused, self.kernel), self.values)
+        return self.misfit.at(row, _shown(self.values[position]))
 
 
 def _shown(value: pa.Scalar) -> Any:
@@ -79,14 +80,20 @@ def _shown(value: pa.Scalar) -> Any:
         return str(value.cast(pa.string()))
 
 
-def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
-    """Return the position of the first value that `run` refuses, by bisection."""
+def _is_refused(kernel: Callable[[pa.Array], Any], values: pa.Array) -> bool:
+    try:
+        kernel(values)
+    except WouldChange:
+        return True
+    return False
+
+
+def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
+    """Return the position of the first value that makes a part `is_refused`, by bisection; one must."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
-        try:
-            run(values.slice(start, half))
-        except (WouldChange, _Unfit):
+        if is_refused(values.slice(start, half)):
             count = half
         else:
             start, count = start + half, count - half
@@ -176,7 +183,7 @@ class _Compiler:
         return _plain(kernel_for(source, target, rule), target, Misfit.of_value(path, str(source), str(target)))
 
     def _map(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        keys = self._of_type(source.key_type, target.key_type, f"{path}.key")
+        keys = self.step(source.key_type, target.key_field, f"{path}.key")
         items = self.step(source.item_type, target.item_field, f"{path}.value")
         repeated_key = None if self.rules is READ else Misfit.repeated(f"{path}.key", str(target.key_type))
         return _map_of(keys, items, target, repeated_key)
@@ -190,7 +197,7 @@ def _has_checks(kind: pa.DataType) -> bool:
 
 
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
-    """Return a step that runs `kernel`, and raises `_Unfit` with `misfit` if values would change."""
+    """Return a step that runs `kernel`, and raises `_ValueMisfit` with `misfit` if values would change."""
 
     def convert(values: pa.Array) -> pa.Array:
         return kernel(values, target)
@@ -199,16 +206,17 @@ def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
         try:
             return convert(values)
         except WouldChange as error:
-            raise _Unfit(misfit, values, convert) from error
+            raise _ValueMisfit(misfit, values, convert) from error
 
     return run
 
 
 def _required(step: Convert, misfit: Misfit) -> Convert:
     def run(values: pa.Array) -> pa.Array:
-        if values.null_count:
-            raise _Unfit(misfit)
-        return step(values)
+        converted = step(values)
+        if converted.null_count:  # Encoded values do not count theirs.
+            raise _ValueMisfit(misfit)
+        return converted
 
     return run
 
@@ -229,7 +237,7 @@ def _encoded(step: Convert) -> Convert:
             return step(values)  # `without_hidden` has expanded the runs.
         try:
             return kernels.repeated(step(words), places)
-        except _Unfit:
+        except _ValueMisfit:
             if not types.is_dictionary(values.type):
                 raise
         used = pc.unique(places.drop_null())
@@ -277,10 +285,10 @@ def _list_of(step: Convert, target: pa.DataType) -> Convert:
 
 
 def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit | None) -> Convert:
-    """Return a step between maps; it raises `_Unfit` with `misfit` for a repeated key."""
+    """Return a step between maps; it raises `_ValueMisfit` with `misfit` for a repeated key."""
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert the keys and values of maps; with `misfit`, equal keys raise `_Unfit`."""
+        """Convert the keys and values of maps; with `misfit`, equal keys raise `_ValueMisfit`."""
         # maps as lists of structs, without a copy
         inner, buffers = values.values, values.buffers()[:2]
         entries = pa.Array.from_buffers(
@@ -290,7 +298,7 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
         its_keys, its_items = kernels.elements_of(entries, lengths).flatten()
         its_keys = keys(its_keys)
         if misfit is not None and (position := kernels.equal_keys(its_keys, lengths)) is not None:
-            raise _Unfit(misfit.at(0, its_keys[position].as_py()))
+            raise _ValueMisfit(misfit.at(0, its_keys[position].as_py()))
         mask = values.is_null() if values.null_count else None
         return pa.MapArray.from_arrays(kernels.ends_of(lengths), its_keys, items(its_items), type=target, mask=mask)
 
@@ -355,17 +363,17 @@ class Plan:
             parts = _applied(step, chunk)
             # Raised outside of the handler: an error with that context could not be pickled.
             if parts is None:
-                raise self._unfit(step, chunk, start)
+                raise self._first_error(step, chunk, start)
             converted += parts
             start += len(chunk)
         return pa.chunked_array(converted, kind)
 
-    def _unfit(self, step: Convert, chunk: pa.Array, start: int) -> Exception:
-        row = _first(step, chunk)
+    def _first_error(self, step: Convert, chunk: pa.Array, start: int) -> Exception:
+        row = _first(lambda part: _applied(step, part) is None, chunk)
         try:
             step(chunk.slice(row, 1))
-        except _Unfit as unfit:
-            return self._error([unfit.located(start + row)])
+        except _ValueMisfit as refusal:
+            return self._error([refusal.located(start + row)])
         raise AssertionError  # pragma: no cover - it refused the same row
 
 
@@ -377,7 +385,7 @@ def _applied(step: Convert, chunk: pa.Array) -> list[pa.Array] | None:
     half = len(chunk) // 2
     try:
         return [step(chunk)]
-    except _Unfit:
+    except _ValueMisfit:
         return None
     except TooLong as error:
         if not half:

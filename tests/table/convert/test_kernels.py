@@ -123,6 +123,24 @@ def test_null_in_a_required_element_is_refused_by_its_path() -> None:
         convert(pa.array([{"x": 1}, None, {"x": None}]), inside)
 
 
+@pytest.mark.parametrize("encoding", ["dictionary", "runs"])
+def test_null_among_encoded_values_is_refused_in_a_required_field(encoding: str) -> None:
+    """arrow-rs #4690: a writer ignored the nulls of a dictionary; pyarrow's `null_count` does not count them."""
+    values = pa.array(["a", None])
+    if encoding == "dictionary":
+        given = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), values)
+        maps = pa.MapArray.from_arrays([0, 1, 2], given, values)
+        with pytest.raises(DoesNotFit, match=r"^c\.key: null does not fit string not null, in row 1"):
+            convert(maps, pa.map_(pa.string(), pa.string()))
+    else:
+        given = pa.RunEndEncodedArray.from_arrays([1, 2], values)
+    inside = pa.struct([pa.field("x", pa.string(), nullable=False)])
+    with pytest.raises(DoesNotFit, match=r"^c\.x: null does not fit string not null, in row 1"):
+        convert(pa.StructArray.from_arrays([given], ["x"]), inside)
+    below = pa.StructArray.from_arrays([given], ["x"], mask=pa.array([False, True]))
+    assert convert(below, inside).to_pylist() == [{"x": "a"}, None]
+
+
 # -- old files ---------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +206,19 @@ def test_repeated_value_of_more_than_2_gib_in_all_becomes_several_arrays(word: A
 def test_repeated_value_beside_a_misfit_that_no_row_uses_becomes_several_arrays() -> None:
     values = pa.DictionaryArray.from_arrays(np.zeros(2100, np.int32), pa.array([MIB * b"x", b"\xff"]))
     assert len(convert(values, pa.string(), rules=READ)) == 2100
+
+
+@pytest.mark.parametrize("row", [0, 5, 6, 11])
+def test_misfit_beside_values_too_long_for_one_array_is_refused_with_its_row(
+    monkeypatch: pytest.MonkeyPatch, row: int
+) -> None:
+    monkeypatch.setattr(kernels, "ARRAY_BYTES", 10)
+    texts = pa.DictionaryArray.from_arrays(np.zeros(12, np.int32), pa.array(["abc"]))
+    numbers = pa.array([2**40 if number == row else number for number in range(12)])
+    with pytest.raises(DoesNotFit, match=rf"^c\.x: int64 does not fit int32: {2**40}, in row {row};"):
+        convert(
+            pa.StructArray.from_arrays([texts, numbers], ["s", "x"]), pa.struct([("s", pa.string()), ("x", pa.int32())])
+        )
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()], ids=str)

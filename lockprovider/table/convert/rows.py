@@ -6,7 +6,8 @@ Types stay the library's. NaN of pandas becomes null, NaN of Arrow stays NaN.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime
 from itertools import chain
 from typing import Any
 
@@ -119,18 +120,17 @@ def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
     Raises UnsupportedSchema, which names the column, for values of mixed types.
     """
     try:
-        if column_type is not None and _has_map(column_type):
+        if column_type is not None and _has(column_type, types.is_map):
             return _of_objects(list(series), column_type)
-        return pa.array(series, from_pandas=True)
+        return _inferred(series) if series.dtype == object else pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, TooLong) as error:
         raise UnsupportedSchema(
             f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; convert its values to one type"
         ) from error
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    inner = (kind.field(index).type for index in range(kind.num_fields))
-    return bool(types.is_map(kind)) or any(map(_has_map, inner))
+def _has(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return is_kind(kind) or any(_has(kind.field(index).type, is_kind) for index in range(kind.num_fields))
 
 
 def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
@@ -155,7 +155,33 @@ def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
         lists = [value or () for value in values]
         inside = _of_objects(list(chain.from_iterable(lists)), column_type.value_type)
         return pa.ListArray.from_arrays(ends_of(list(map(len, lists))), inside, mask=mask)
-    return pa.array(values, from_pandas=True)
+    return _inferred(values)
+
+
+def _inferred(values: Any) -> Any:
+    """Convert Python objects, NaN to null; raise ValueError for times that pyarrow would cut or shift."""
+    array = pa.array(values, from_pandas=True)
+    _check_times(values, array.type)
+    return array
+
+
+def _check_times(values: Iterable[Any], kind: pa.DataType) -> None:
+    """Raise ValueError for nanoseconds, and unless all times at one place in the objects are of one kind."""
+    if not _has(kind, types.is_temporal):
+        return
+    present = [value for value in values if not _is_null(value)]
+    if types.is_struct(kind):
+        for field in kind:
+            _check_times([value.get(field.name) for value in present], field.type)
+    elif types.is_list(kind):
+        _check_times(chain.from_iterable(present), kind.value_type)
+    else:
+        are_days = {isinstance(time, date) and not isinstance(time, datetime) for time in present}
+        are_zoned = {getattr(time, "tzinfo", None) is not None for time in present}
+        if len(are_days) > 1 or len(are_zoned) > 1:
+            raise ValueError("days, times with a zone and times without one are mixed")
+        if any(getattr(time, "nanosecond", 0) for time in present):
+            raise ValueError("nanoseconds would be lost")
 
 
 def _pairs(value: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pandas as pd
@@ -57,3 +58,37 @@ def test_value_that_is_no_map_is_refused_with_its_column(value: Any) -> None:
             UnsupportedSchema, match=rf"column '{column}' of dtype object cannot be stored: .* is no map"
         ):
             converted(column, {"a": 1} if column == "m" else inner, inner)
+
+
+NOON, EAST = datetime(2026, 1, 2, 12), datetime(2026, 1, 2, 12, tzinfo=timezone(timedelta(hours=5)))  # noqa: DTZ001
+MIXED = "days, times with a zone and times without one are mixed"
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ((date(2026, 1, 2), NOON), MIXED),
+        ((date(2026, 1, 2), pd.Timestamp(NOON)), MIXED),
+        ((NOON, EAST), MIXED),
+        ((EAST, NOON), MIXED),
+        ((NOON, pd.Timestamp(1, unit="ns")), "nanoseconds would be lost"),
+    ],
+)
+def test_python_times_that_pyarrow_would_cut_or_shift_are_refused(values: tuple[Any, ...], why: str) -> None:
+    """The type of the first value would be taken, and dropped what others have more."""
+    places: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("t", values),
+        ("t", tuple([value] for value in values)),
+        ("t", tuple({"x": {"y": 1, "z": value}} for value in values)),
+        ("st", tuple({"m": {"a": 1}, "x": value} for value in values)),
+        ("m", tuple({"a": value} for value in values)),
+    )
+    for column, given in places:
+        with pytest.raises(UnsupportedSchema, match=rf"column '{column}' of dtype object cannot be stored: {why}"):
+            converted(column, None, *given)
+
+
+def test_python_times_of_one_kind_are_stored() -> None:
+    west = EAST.astimezone(timezone(-timedelta(hours=8)))
+    assert converted("t", EAST, pd.NaT, pd.Timestamp(west)) == [EAST, None, EAST]
+    assert converted("t", {"day": date(2026, 1, 2), "at": NOON}, None) == [{"day": date(2026, 1, 2), "at": NOON}, None]

@@ -124,13 +124,15 @@ def position_of(literal: Any, kind: pa.DataType) -> Position:
 
 def literal_of(value: Any) -> Any:
     """Convert a value of Python, NumPy, pandas or Arrow to a plain value or a `TimeLiteral`; any null becomes None."""
-    if isinstance(value, np.generic) and (not isinstance(value, (np.datetime64, np.timedelta64)) or np.isnat(value)):
-        value = value.item()  # NaT becomes None.
+    if isinstance(value, np.generic):
+        plain = value.item()  # a number for times that Python lacks; NaT becomes None
+        value = value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain
     if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)):
         return value
-    if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
-        passed = value.replace(tzinfo=None) - _EPOCH_TIME - (value.utcoffset() or timedelta())
-        return TimeLiteral(passed // timedelta(microseconds=1), 10**6, value.tzinfo is not None)
+    if isinstance(value, datetime) and value == value:  # noqa: PLR0124 - pandas' NaT
+        passed = datetime.combine(value.date(), value.time()) - _EPOCH_TIME - (value.utcoffset() or timedelta())
+        units = passed // timedelta(microseconds=1) * 1000 + getattr(value, "nanosecond", 0)
+        return TimeLiteral(units, 10**9, value.tzinfo is not None)
     try:
         scalar = value if isinstance(value, pa.Scalar) else pa.array([value], from_pandas=True)[0]
         if scalar.is_valid and types.is_timestamp(scalar.type):

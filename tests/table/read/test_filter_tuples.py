@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -60,6 +61,12 @@ def kept(given: Any) -> list[int]:
         ([("at", ">=", NOON)], [1]),
         ([("at", "=", NOON.astimezone(timezone(timedelta(hours=2))))], [1]),
         ([("at", ">", np.datetime64("2026-01-02T11:59:59.999999999"))], None),
+        ([("at", "=", pd.Timestamp(NOON) + pd.Timedelta(1, "ns"))], []),
+        ([("at", "<", pd.Timestamp(NOON) + pd.Timedelta(1, "ns"))], [1]),
+        ([("at", "=", pd.Timestamp(NOON).tz_convert("Asia/Tokyo"))], [1]),
+        ([("day", "=", np.datetime64("2026-01-02"))], [1]),
+        ([("day", ">=", np.datetime64("2026-01", "M"))], [1, 3]),
+        ([("day", "<", np.datetime64("2026-01-02T01", "h"))], [1, 3]),
         ([("at", ">", pa.scalar(NOON, pa.timestamp("ns", "UTC")))], []),
         ([("paid", "=", True)], [1]),
         ([("raw", "in", [b"a"])], [1]),

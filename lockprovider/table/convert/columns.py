@@ -8,6 +8,7 @@ Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for `READ`.
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,8 +188,20 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
     """Return a schema's columns without Hudi's meta columns; warn if there are any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
-        warnings.warn(f"columns {own} are Hudi's meta columns and are left out: the table writes its own", stacklevel=3)
+        message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
+        warnings.warn(message, stacklevel=_caller_level())
     return [column for column in schema if column.name not in own]
+
+
+def _caller_level() -> int:
+    """Return the stack level, for the calling function, of the first frame outside of this library."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_INSIDE = {"lockprovider", "functools", "contextlib"}
 
 
 def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:

@@ -230,8 +230,9 @@ def test_table_spec_of_a_frame_has_its_columns_and_refuses_objects() -> None:
 def test_hudis_own_columns_are_left_out_with_a_warning(tmp_path: Path) -> None:
     table = made(tmp_path, schema=pa.schema([("id", pa.int64())]))
     rows = pa.table({"_hoodie_record_key": ["9"], "id": [1]})
-    with pytest.warns(UserWarning, match="_hoodie_record_key.*left out"):
+    with pytest.warns(UserWarning, match="_hoodie_record_key.*left out") as warned:
         table.append(rows)
+    assert [warning.filename for warning in warned] == [__file__]
     assert stored(table) == [{"id": 1}]
     with pytest.raises(InvalidRecords, match="_hoodie_operation is string and not in the table"):
         table.append(pa.table({"_hoodie_operation": ["D"], "id": [1]}))

@@ -398,7 +398,7 @@ def _is_number(batch: object) -> bool:
 
 
 def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
-    grouped: dict[str, tuple[WriteStat, ...]] = {}
+    grouped: dict[str, list[WriteStat]] = {}
     for stat in stats:
-        grouped[stat.partition] = (*grouped.get(stat.partition, ()), stat)
-    return grouped
+        grouped.setdefault(stat.partition, []).append(stat)
+    return {partition: tuple(found) for partition, found in grouped.items()}

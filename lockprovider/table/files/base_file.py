@@ -40,6 +40,7 @@ _EARLIEST = {
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
 INT96_UNIT = "us"  # Spark's old timestamps: in nanoseconds years after 2262 overflow.
+_ENCRYPTED = ("no decryption found", "Cannot decrypt")  # in pyarrow's errors: the footer, a column
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 128 << 20
 
@@ -126,7 +127,7 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 def reading(path: str) -> Iterator[None]:
     """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; a store's errors pass unchanged.
 
-    `UnsupportedTable` if pyarrow lacks what the file needs.
+    `UnsupportedTable` if it is encrypted, or pyarrow lacks what it needs.
     """
     try:
         yield
@@ -137,6 +138,10 @@ def reading(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a column name
         if isinstance(error, pa.ArrowMemoryError) or (isinstance(error, OSError) and not _is_of_arrow(error)):
             raise
+        if any(sign in str(error) for sign in _ENCRYPTED):
+            raise UnsupportedTable(
+                f"{path!r} is encrypted, and this library has no keys: read it with JVM Hudi, or rewrite it unencrypted"
+            ) from error
         raise Corrupt(f"{path!r} cannot be read: {error}; take it from a backup") from error
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import io
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.parquet import encryption
 from table.jvm_written import TABLES, base_files, contents
 from table.key_texts import path_for, record_key
 
@@ -160,6 +162,27 @@ def test_file_that_pyarrow_cannot_read_is_not_called_damaged() -> None:
         base_file.reading("a/b"),
     ):
         raise unread
+
+
+class PlainKeys(encryption.KmsClient):
+    """A service that wraps no key."""
+
+    def wrap_key(self, key: bytes, _: str) -> str:
+        return base64.b64encode(key).decode()
+
+    def unwrap_key(self, wrapped: str, _: str) -> bytes:
+        return base64.b64decode(wrapped)
+
+
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+def test_encrypted_file_is_not_called_damaged(plaintext_footer: bool) -> None:
+    settings = encryption.EncryptionConfiguration("f", column_keys={"c": ["id"]}, plaintext_footer=plaintext_footer)
+    factory, rows, out = encryption.CryptoFactory(lambda _: PlainKeys()), pa.table({"id": ["a"]}), io.BytesIO()
+    keys = factory.file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+    with pq.ParquetWriter(out, rows.schema, encryption_properties=keys) as writer:
+        writer.write_table(rows)
+    with pytest.raises(UnsupportedTable, match="'in memory' is encrypted.*read it with JVM Hudi"):
+        read_base_file(out.getvalue())
 
 
 # --- keys and partitions --------------------------------------------------------------------------------------------

@@ -141,6 +141,18 @@ def test_nested_values_of_few_rows_in_a_log_are_read_by_hudi_rs(tmp_path: Path, 
     assert sorted(map(str, by_others)) == sorted(map(str, table.to_arrow().to_pylist()))
 
 
+def test_nested_day_after_pythons_last_year_is_written_to_a_log(tmp_path: Path) -> None:
+    days = pa.array([[3_000_000]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
+    given = pa.table([pa.array([1]), days], names=["id", "days"])
+    table = Table.create(
+        str(tmp_path / "t"), TableSpec("t", given.schema, ("id",), table_type="merge_on_read"), settings=SETTINGS
+    )
+    table.upsert(given.set_column(1, "days", pa.nulls(1, days.type)))
+    table.upsert(given)
+    assert log_files(table)
+    assert table.to_arrow().column("days").combine_chunks().equals(days)
+
+
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 

@@ -284,7 +284,7 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
     """Yield kind and bytes of blocks of rows, about 256 MiB each.
 
-    Fewer than 1,000 rows without nested timestamps are Avro, others Parquet.
+    Fewer than 1,000 rows without nested times or dates are Avro, others Parquet.
     """
     size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
     for start in range(0, full.num_rows, max(1, size)):
@@ -297,7 +297,7 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
 
 def _has_times_inside(kind: pa.DataType) -> bool:
     inner = [kind.field(number).type for number in range(kind.num_fields)]
-    return any(types.is_timestamp(inner_type) or _has_times_inside(inner_type) for inner_type in inner)
+    return any(types.is_temporal(inner_type) or _has_times_inside(inner_type) for inner_type in inner)
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:

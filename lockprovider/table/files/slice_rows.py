@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from lockprovider.table.convert import read_as
-from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
 from lockprovider.table.files import base_file
 from lockprovider.table.files.base_file import ParquetFile, array_of, read_columns
 from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogMerge, LogSide, MergeRule, fold, fold_fields
@@ -34,7 +34,7 @@ from lockprovider.table.files.place import (
 from lockprovider.table.format import log_block
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock
-from lockprovider.table.format.schema import IS_DELETED, RECORD_KEY, has_deletes, present, with_meta
+from lockprovider.table.format.schema import IS_DELETED, RECORD_KEY, absent, has_deletes, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 _PART_BYTES = 128 << 20  # of stored logs with rows in memory together
@@ -131,6 +131,11 @@ def read_logs(
 
 
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
+    if missing := absent(rule.ordering, full.names):
+        raise UnsupportedSchema(
+            f"ordering columns {missing} are nested or no columns of the table, so that its log files cannot be merged "
+            "here; compact it with JVM Hudi, or read it read-optimized"
+        )
     return [*dict.fromkeys([key_column(rule.key, full), *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
 
 

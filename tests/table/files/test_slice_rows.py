@@ -11,7 +11,9 @@ from table.mor_written import FOLDER, NAMES
 from table.test_jvm_tables import comparable, unpacked
 
 from lockprovider.table import Table, TableSpec
+from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.files import slice_rows
+from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import KeyPart
 from lockprovider.table.format.instant import Action
 
@@ -41,6 +43,12 @@ def test_each_key_is_in_one_part() -> None:
     each = [KeyPart(number, 4).among(keys).to_numpy(zero_copy_only=False) for number in range(4)]
     assert np.sum(each, axis=0).tolist() == [1] * 1000
     assert all(150 < part.sum() < 350 for part in each)
+
+
+@pytest.mark.parametrize("column", ["value.at", "dropped"])
+def test_merge_by_a_column_that_the_table_lacks_is_refused_by_name(column: str) -> None:
+    with pytest.raises(UnsupportedSchema, match=f"{column}.*read it read-optimized"):
+        slice_rows.columns_to_merge(COLUMNS, MergeRule((column,)))
 
 
 def peak(table: Table) -> tuple[int, int]:

@@ -147,7 +147,6 @@ def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
 
 _ENGINE = "use the engine that made it"
 _KEYS = "hoodie.table.recordkey.fields"
-_KEYGEN_CLASS = "hoodie.table.keygenerator.class"
 _MODE = "hoodie.record.merge.mode"
 
 
@@ -207,7 +206,11 @@ def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason
 
     With `keeps_listing` the writer maintains a metadata table's listing.
     """
-    against = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
+    against = (
+        *_property_reasons(config.raw),
+        *_read_reasons(config),
+        *_write_reasons(config, keeps_listing=keeps_listing),
+    )
     return tuple({reason.stated: reason for reason in against[::-1]}.values())[::-1]
 
 
@@ -289,7 +292,7 @@ _WAYS: tuple[_Way, ...] = (
 )
 
 
-def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
+def _property_reasons(raw: Mapping[str, str]) -> Iterator[Reason]:
     """Yield a reason for each unknown property and unsupported value, and for unusable settings of all writers."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
@@ -302,10 +305,10 @@ def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
                 yield Reason(f"{key}={value}", known.why, known.elsewhere, reads)
                 break
     settings = {key: value.strip() for key, value in raw.items() if key.startswith(_WRITERS) and key not in _BUCKETS}
-    yield from _of_settings(settings)
+    yield from _setting_reasons(settings)
 
 
-def _of_settings(settings: Mapping[str, str]) -> Iterator[Reason]:
+def _setting_reasons(settings: Mapping[str, str]) -> Iterator[Reason]:
     if not (refused := _refusal(settings)):
         return
     alone = {f"{key}={value}": error for key, value in settings.items() if (error := _refusal({key: value}))}
@@ -321,7 +324,7 @@ def _refusal(settings: Mapping[str, str]) -> str:
     return ""
 
 
-def _of_reads(config: TableConfig) -> Iterator[Reason]:
+def _read_reasons(config: TableConfig) -> Iterator[Reason]:
     """Yield reasons against reads: table version not 8 or 9, timeline layout not 2, or an unknown table type."""
     call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
     if config.version not in READABLE_VERSIONS:
@@ -335,19 +338,16 @@ def _of_reads(config: TableConfig) -> Iterator[Reason]:
         yield Reason(f"hoodie.table.type={config.table_type}", only)
 
 
-def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
+def _write_reasons(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
     """Yield reasons against writes from the merge rule, metadata table, time zone, index and keys.
 
     With `keeps_listing` the metadata table may have partition `files`.
     """
     against = partial(Reason, reads=False)
-    odd = properties.unknown_merge(config) if config.is_merge_on_read else properties.own_rule(config.raw)
     mode = config.effective_merge_mode
-    if odd:
-        yield against(odd, "merges rows in a way unknown here")
-    elif mode not in properties.V8_MERGE:
+    if odd := properties.unknown_merge(config):
         only = f"merges rows in a way unknown here; only {EVENT_TIME} and {COMMIT_TIME} can be written"
-        yield against(f"{_MODE}={mode}", only)
+        yield against(odd, only)
     if mode == EVENT_TIME and not config.ordering_fields:
         yield against(f"{_MODE}={mode}", "needs an ordering field", f"set one, or {COMMIT_TIME}")
     hidden, elsewhere = listing_fault(config.metadata_partitions, config.metadata_inflight, keeps=keeps_listing)
@@ -355,8 +355,8 @@ def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
         yield against(f"{PARTITIONS_KEY}={','.join(config.named_metadata)}", hidden, elsewhere)
     if config.timezone not in {"", "UTC"}:
         yield against(f"hoodie.table.timeline.timezone={config.timezone}", "would mix two clocks")
-    yield from _of_index(config)
-    yield from _of_keys(config)
+    yield from _index_reasons(config)
+    yield from _key_reasons(config)
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
@@ -377,26 +377,29 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
     return ("has more than `files`, which is all that is kept here", elsewhere) if other_partitions else ("", "")
 
 
-def _of_keys(config: TableConfig) -> Iterator[Reason]:
-    """Yield reasons against writes: no record key, several ordering fields, or an unknown key generator.
+def _key_reasons(config: TableConfig) -> Iterator[Reason]:
+    """Yield reasons against writes: no record key, an unknown key generator, nested or several ordering columns.
 
-    A `:` in a partition field also means an unknown generator.
+    A `:` in a partition field also means an unknown generator; keys and partitions may not be nested, too.
     """
     against = partial(Reason, reads=False)
     if not config.record_keys:
         yield against(_KEYS, "is empty; rows without a key cannot be updated")
-    if config.keygenerator_type not in properties.KNOWN_KEYGENS or any(":" in name for name in config.partition_fields):
-        partitions = f"hoodie.table.partition.fields={','.join(config.partition_fields)}"
-        stated = f"hoodie.table.keygenerator.type={config.keygenerator_type} with {partitions}"
+    if config.unknown_generator or any(":" in name for name in config.partition_fields):
+        generator = config.unknown_generator or f"hoodie.table.keygenerator.type={config.keygenerator_type}"
+        stated = f"{generator} with hoodie.table.partition.fields={','.join(config.partition_fields)}"
         yield against(stated, "computes keys or partitions in a way unknown here")
-    if not config.keygenerator and config.raw.get(_KEYGEN_CLASS):
-        yield against(f"{_KEYGEN_CLASS}={config.raw[_KEYGEN_CLASS]}", "is not known here")
+    columns = (*config.record_keys, *config.partition_fields, *config.ordering_fields)
+    if nested := [name for name in columns if "." in name]:
+        yield against(
+            f"column {', '.join(nested)}", "is nested, and cannot be a key, partition or ordering column here"
+        )
     if len(config.ordering_fields) > 1:
         stated = f"hoodie.table.ordering.fields={','.join(config.ordering_fields)}"
         yield against(stated, "has several fields, only one can be written")
 
 
-def _of_index(config: TableConfig) -> Iterator[Reason]:
+def _index_reasons(config: TableConfig) -> Iterator[Reason]:
     """Yield reasons against writes to a bucket index.
 
     These are an unknown engine, partition expressions, or columns outside the record key.

@@ -135,11 +135,12 @@ BUCKET, SIMPLE = "BUCKET", "SIMPLE"
 DEFAULT_BUCKETS = 256
 
 _PLAIN_KEYGENS = frozenset({"SIMPLE", "NON_PARTITION", "SIMPLE_AVRO", "NON_PARTITION_AVRO"})
-KNOWN_KEYGENS = _PLAIN_KEYGENS | {"", "COMPLEX", "COMPLEX_AVRO"}
+_KEYGENS = {"SIMPLE": "Simple", "COMPLEX": "Complex", "NON_PARTITION": "Nonpartitioned"}
 EVENT_TIME = "EVENT_TIME_ORDERING"
 COMMIT_TIME = "COMMIT_TIME_ORDERING"
 STRATEGY = "hoodie.record.merge.strategy.id"
 PAYLOAD = "hoodie.compaction.payload.class"
+_OLD_STRATEGY = "hoodie.compaction.record.merger.strategy"
 
 # Version 8 states the merge rule three times; the JVM requires agreement.
 V8_MERGE = {
@@ -152,6 +153,9 @@ V8_MERGE = {
         PAYLOAD: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
     },
 }
+
+# Flink's default, by Hudi's own rule (`inferRecordMergeModeFromPayloadClass`)
+_SAME_PAYLOAD = {"org.apache.hudi.common.model.EventTimeAvroPayload": V8_MERGE[EVENT_TIME][PAYLOAD]}
 
 _OWN_RULE = "hoodie.table.partial.update.mode"  # which columns count as not given
 # marks of deletes or unknown values; version 8 uses the second
@@ -217,8 +221,20 @@ class TableConfig:
     @property
     def key_column(self) -> str | None:
         """The one column whose values as text are the record keys, or None."""
-        known = self.keygenerator_type in _PLAIN_KEYGENS and (self.keygenerator or not self.raw.get(_KEYGEN_CLASS))
+        known = self.keygenerator_type in _PLAIN_KEYGENS and not self.unknown_generator
         return self.record_keys[0] if known and len(self.record_keys) == 1 else None
+
+    # Source: Hudi `KeyGeneratorType.getKeyGeneratorClassName`.
+    @property
+    def unknown_generator(self) -> str:
+        """The `key=value` of a key generator unknown here, or empty text; the JVM prefers the class to the type."""
+        kind, stated = self.keygenerator_type.removesuffix("_AVRO"), self.raw.get(_KEYGEN_CLASS, "").strip()
+        name = f"org.apache.hudi.keygen.{_KEYGENS.get(kind, '')}KeyGenerator"
+        if stated and (not self.keygenerator or stated.replace("AvroKey", "Key") != name):
+            return f"{_KEYGEN_CLASS}={stated}"
+        most = {"SIMPLE": 1, "NON_PARTITION": 0}.get(kind, len(self.partition_fields))
+        is_known = kind in _KEYGENS and len(self.partition_fields) <= most
+        return "" if is_known else f"{_KEYGEN}={self.keygenerator_type}"
 
     @property
     def bucket_by(self) -> tuple[str, ...]:
@@ -374,6 +390,7 @@ def unknown_merge(config: TableConfig) -> str:
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"
-    known = V8_MERGE[mode].items()
-    odd = (f"{key}={config.raw[key]}" for key, value in known if config.raw.get(key, value) != value)
+    known = {**V8_MERGE[mode], _OLD_STRATEGY: V8_MERGE[mode][STRATEGY]}
+    stated = ((key, config.raw.get(key, "").strip()) for key in known)
+    odd = (f"{key}={text}" for key, text in stated if text and _SAME_PAYLOAD.get(text, text) != known[key])
     return next(odd, own_rule(config.raw))

@@ -91,6 +91,14 @@ def test_key_column_is_compared_instead_of_record_keys_when_all_have_it() -> Non
         (TableConfig("t", ()), None),
         (TableConfig("t", ("id",), keygenerator="CUSTOM"), None),
         (TableConfig("t", ("id",), raw={"hoodie.table.keygenerator.class": "org.example.Mine"}), None),
+        (
+            TableConfig(
+                *("t", ("id",)),
+                keygenerator="NON_PARTITION",
+                raw={"hoodie.table.keygenerator.class": "org.example.Mine"},
+            ),
+            None,
+        ),
     ],
 )
 def test_key_column_is_used_only_for_tables_with_one_key_column(config: TableConfig, column: str | None) -> None:

@@ -69,6 +69,12 @@ def test_table_whose_rows_could_be_wrong_is_refused_by_name_and_value(text: str)
         "hoodie.write.commit.callback.on=true",
         "hoodie.clean.failed.writes.policy=NEVER",
         "hoodie.write.of.a.later.release=1",
+        "hoodie.table.keygenerator.class=com.example.Mine",
+        "hoodie.table.keygenerator.class=org.apache.hudi.keygen.ComplexKeyGenerator",
+        "hoodie.table.keygenerator.type=NON_PARTITION",
+        "hoodie.compaction.payload.class=org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+        "hoodie.record.merge.strategy.id=00000000-0000-0000-0000-000000000000",
+        "hoodie.compaction.record.merger.strategy=ce9acb64-bde0-424c-9b91-f6ebba25356d",
     ],
 )
 def test_table_that_a_write_would_damage_is_read_and_refused_by_name(text: str) -> None:
@@ -84,6 +90,8 @@ def test_table_that_a_write_would_damage_is_read_and_refused_by_name(text: str) 
     [
         "hoodie.table.partial.update.mode=NONE",
         "hoodie.table.legacy.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+        "hoodie.table.keygenerator.class=org.apache.hudi.keygen.SimpleAvroKeyGenerator",
+        "hoodie.compaction.payload.class=org.apache.hudi.common.model.EventTimeAvroPayload",
         "hoodie.parquet.compression.codec=zstd",
         "hoodie.datasource.hive_sync.table=trips",
         "hoodie.write.lock.wait_time_ms=1000",

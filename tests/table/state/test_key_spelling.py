@@ -128,6 +128,7 @@ def test_write_is_refused_when_a_jvm_partitioned_by_a_timestamp(tmp_path: Path) 
     table = Table.create(f"{tmp_path}/t", TableSpec("t", MOMENTS, "v"))
     table.append(MOMENTS)
     properties = tmp_path / "t/.hoodie/hoodie.properties"
-    properties.write_text(properties.read_text() + "hoodie.table.partition.fields=at\n")
+    partitioned = "hoodie.table.partition.fields=at\nhoodie.table.keygenerator.type=SIMPLE\n"
+    properties.write_text(properties.read_text() + partitioned)
     with pytest.raises(UnsupportedSchema, match="'at'"):
         Table.open(table.url).upsert(MOMENTS)

@@ -82,6 +82,7 @@ MADE: list[Case] = [
     ("clustering", lambda: TableSettings(clustering=True), InvalidSettings, ["clustering=True", "ClusterEvery"]),
     ("clustering: 0", lambda: TableSettings(clustering=ClusterEvery(0)), InvalidSettings, ["commits=0"]),
     ("clustering: by", lambda: TableSettings(clustering=ClusterEvery(1, "ts")), InvalidSettings, ["sort_by='ts'"]),
+    ("clustering: it", lambda: TableSettings(clustering=ClusterEvery(1, iter("t"))), InvalidSettings, ["sort_by="]),
     ("clustering: by 5", lambda: TableSettings(clustering=ClusterEvery(1, 5)), InvalidSettings, ["sort_by=5"]),
     ("archival: text", lambda: TableSettings(archival=KeepActive("x", 4)), InvalidSettings, ["='x'", "whole numbers"]),
     ("archival: 1.5", lambda: TableSettings(archival=KeepActive(1.5, 4)), InvalidSettings, ["=1.5", "whole numbers"]),

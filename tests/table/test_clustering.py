@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,9 @@ from lockprovider.table.format.layout import data_file_at, heartbeat_path, marke
 from lockprovider.table.rewrite import clustering, executor
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
+from lockprovider.table.timeline.rewrite_plan import ClusteringRule, clustering_plan
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 from lockprovider.table.transaction.transaction import Transaction, transact
 
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
@@ -211,11 +214,29 @@ def test_nulls_sort_first_and_unordered_types_are_refused(tmp_path: Path) -> Non
                                "tags": [["one"]]}))  # fmt: skip
     table.cluster(sort_by=["ts"])
     assert table.to_arrow(["ts"]).column(0).to_pylist() == [None, 3, 7]
-    for wrong in ("ts", ["nobody"], ["tags"], [1]):
+    for wrong in ("ts", ["nobody"], ["tags"], [1], iter(["ts"])):
         with pytest.raises(InvalidInput, match="sort_by"):
             table.cluster(sort_by=wrong)
     with pytest.raises(InvalidInput, match="target_file_bytes=0"):
         table.cluster(target_file_bytes=0)
+
+
+class CountedLogs(tuple[SliceLog, ...]):
+    __slots__ = ()
+    reads = 0
+
+    def __iter__(self) -> Iterator[SliceLog]:
+        CountedLogs.reads += 1
+        return super().__iter__()
+
+
+def test_plan_takes_the_size_of_each_small_slice_a_few_times() -> None:
+    slices = [
+        FileSlice("p", f"f{n:04}", "20261122083000000", f"p/f{n:04}.parquet", 1, CountedLogs()) for n in range(2000)
+    ]
+    plan = clustering_plan(Snapshot(Timeline(), tuple(slices)), ClusteringRule.of(), frozenset())
+    assert [len(group.slices) for group in plan.groups] == [2000]
+    assert CountedLogs.reads < 10 * 2000
 
 
 def test_table_of_buckets_is_not_clustered(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def own_timeline(store: Store) -> Timeline:
     return Timeline.of(files_below(store, OWN_TIMELINE.rstrip("/")))
 
 
-def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
+def _of_blocks(blocks: Collection[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
     """Yield the listing's records of these blocks, given with their paths, except those that a later block took back.
 
     Skips empty delete blocks; other kinds than HFile raise `UnsupportedTable`.

@@ -81,7 +81,7 @@ def removable(
     List `paths` BEFORE `timeline`. `replaced_by`: the begin of the replacecommit that ended a group. `protected`: paths
     to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
     """
-    earliest = earliest_retained(policy, timeline, now_ms, written_ms)
+    paths, earliest = tuple(paths), earliest_retained(policy, timeline, now_ms, written_ms)
     # A pending write may rewrite the slices that were the latest when it began.
     since = min([*([earliest.begin] if earliest else []), *timeline.unfinished], default=None)
     taken = {*files_of_no_instant(timeline, paths)}
@@ -105,7 +105,7 @@ def earliest_retained(
         case KeepCommits(commits):
             retained = timeline.writes[-commits:]
         case KeepHours(hours):
-            border = format_ms(now_ms - round(hours * _HOUR_MS))
+            border = format_ms(round(max(0.0, now_ms - hours * _HOUR_MS)))  # `hours` may mean for ever
             late = {name for name, ms in written_ms.items() if format_ms(ms) >= border}
             retained = tuple(i for i in timeline.writes if (i.completion or "") >= border or i.file_name in late)
             retained = retained or timeline.writes[-1:]

@@ -5,8 +5,10 @@ Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPl
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import check_whole
@@ -41,7 +43,7 @@ class ClusteringRule:
         """
         if (
             isinstance(sort_by, str)
-            or not isinstance(sort_by, Iterable)
+            or not isinstance(sort_by, Collection)  # an iterator would be read twice
             or not all(isinstance(name, str) for name in sort_by)
         ):
             raise InvalidInput(f"sort_by={sort_by!r} must be names of columns, e.g. sort_by=('ts',)")
@@ -86,11 +88,8 @@ def clustering_plan(
         for slice_ in snapshot.slices
         if bytes_of(slice_) < rule.small_file_bytes and slice_.group not in busy and (not until or slice_.begin < until)
     ]
-    groups = [
-        group
-        for partition in sorted({slice_.partition for slice_ in small})
-        for group in _joined(small, partition, rule)
-    ]
+    small.sort(key=attrgetter("partition", "begin", "file_id"))
+    groups = [group for _, slices in groupby(small, attrgetter("partition")) for group in _joined(slices, rule)]
     return ClusteringPlan(tuple(_group(group, rule) for group in groups[:_MOST_GROUPS]), rule.sort_by)
 
 
@@ -104,20 +103,21 @@ def bytes_of(slice_: FileSlice) -> int:
     return slice_.size + sum(log.size for log in slice_.logs)
 
 
-def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
-    """Yield lists of two or more small slices of `partition` to join, oldest first.
+def _joined(slices: Iterable[FileSlice], rule: ClusteringRule) -> Iterator[list[FileSlice]]:
+    """Yield lists of two or more of one partition's slices to join, in their order.
 
     A list of three or more stays within the target size, or `_SORTED_FILES` times that if sorted.
     """
     most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
     group: list[FileSlice] = []
-    for slice_ in sorted(
-        (slice_ for slice_ in small if slice_.partition == partition), key=lambda slice_: (slice_.begin, slice_.file_id)
-    ):
-        if len(group) > 1 and sum(map(bytes_of, group)) + bytes_of(slice_) > most:
+    total = 0
+    for slice_ in slices:
+        size = bytes_of(slice_)
+        if len(group) > 1 and total + size > most:
             yield group
-            group = []
+            group, total = [], 0
         group.append(slice_)
+        total += size
     if len(group) > 1:
         yield group
 

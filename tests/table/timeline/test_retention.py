@@ -53,7 +53,7 @@ def clean(
     found = removable(
         policy,
         Timeline.of(names),
-        paths,
+        iter(paths),
         now_ms=round(now * HOUR_MS),
         replaced_by=replaced_by or {},
         protected=frozenset(protected or ()),
@@ -76,6 +76,8 @@ SLICES = {base("f", at(n)) for n in range(1, 6)}
         (KeepHours(2.6), {1}),
         (KeepHours(0), {1, 2, 3}),
         (KeepHours(100), set()),
+        (KeepHours(1e9), set()),  # before the year 1
+        (KeepHours(1e308), set()),
         (KeepVersions(1), {1, 2, 3, 4}),
         (KeepVersions(3), {1, 2}),
         (KeepVersions(9), set()),

@@ -241,7 +241,7 @@ def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockS
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if words is _IN_URL and "renew" not in seconds:
         renew = validity / _RENEWALS_PER_VALIDITY  # Hudi's key has its own default
-    if validity < _RENEWALS_PER_VALIDITY * renew:
+    if validity < _RENEWALS_PER_VALIDITY * renew * (1 - _ROUNDING):
         longer, shorter = (_shown(field, words[field], values) for field in ("validity", "renew"))
         raise InvalidSettings(f"{longer} must be at least {_RENEWALS_PER_VALIDITY} x {shorter}")
     for field, least_s in _LEAST_S.items():

@@ -261,8 +261,8 @@ class AsyncLease:
 
     @property
     def deadline_s(self) -> float:
-        """When, on `time.monotonic`'s clock, the lease counts as lapsed here."""
-        return self._inner.deadline_s
+        """When, on `time.monotonic`'s clock, the lease counts as lapsed here; 0 if over."""
+        return 0.0 if self.released else self._inner.deadline_s
 
     @property
     def released(self) -> bool:

@@ -213,14 +213,18 @@ class Client:
             self._audit.ended(self.world.now_ms(), held=False)
         self.free_queue()
 
-    def renew(self) -> Answer:
+    def renew(self, epoch: int) -> Answer:
         """Write the record to prolong the lease, or read it if a write is unanswered.
 
-        Then apply left publishes, unless a publish is under way. Returns the machine's answer, None without a lease.
+        Then apply left publishes, unless a publish is under way. Returns the machine's answer, None without a lease of
+        this epoch.
         """
         driver = self.driver
         with driver.step_guard:
             answer: Answer = None
+            held = driver.held()
+            if held is not None and held.record.epoch != epoch:
+                return None
             if isinstance(driver.state, machine.Checking):
                 answer = driver.feed(machine.Look())
             elif isinstance(driver.state, (machine.Held, machine.Rolling)):

@@ -112,8 +112,8 @@ class Lease:
 
     @property
     def deadline_s(self) -> float:
-        """When, on `time.monotonic`'s clock, the lease counts as lapsed here."""
-        held = self._client.driver.held()
+        """When, on `time.monotonic`'s clock, the lease counts as lapsed here; 0 if over."""
+        held = None if self.released or self.lost.is_set() else self._client.driver.held()
         return 0.0 if held is None else held.deadline_s
 
     def check(self) -> None:
@@ -231,9 +231,12 @@ class Lease:
             return False
         answer = None
         try:
-            answer = self._client.renew()
+            answer = self._client.renew(self.epoch)
         finally:  # it lapses even if the store is out of reach
-            self._learn(answer if isinstance(answer, Ended) else self._client.driver.tick())
+            if isinstance(answer, Ended):
+                self._learn(answer)
+            else:
+                self._lapsed()
         return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:

@@ -493,7 +493,6 @@ def _why_lost(me: Me, record: LockRecord | None) -> str:
 
 
 def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
-    """Return whether no foreign client can have had the lock since then."""
     if record is None or not record.nonce:
         return False
     since_ms -= _CLOCKS_DIFFER_MS

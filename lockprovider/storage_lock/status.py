@@ -169,7 +169,7 @@ def lines(status: LockStatus) -> list[str]:
     """Format the status for people, one line a fact; facts that do not apply are left out."""
     record, now_ms = status.record, status.now_ms
     if record is None:
-        return ["state    absent: no client has ever acquired this lock"]
+        return ["state    absent: there is no lock record, and the next client that asks gets the lock"]
     named = [("state", _state_words(status, record)), ("owner", record.owner)]
     if record.holder is not None:
         since_ms = record.holder.since_ms
@@ -218,9 +218,7 @@ def describe(change: Change) -> str:
     """Format a change for people, one line: its kind, and the holder, validity or path it is about."""
     record = change.record
     if record is None:
-        return (
-            "removed: the lock record was deleted" if change.what == "removed" else "absent: no lock record exists yet"
-        )
+        return "removed: the lock record was deleted" if change.what == "removed" else "absent: there is no lock record"
     until = f"until {moment(record.valid_until_ms)}"
     match change.what:
         case "acquired" | "held":

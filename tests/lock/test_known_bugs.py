@@ -533,7 +533,7 @@ def test_t76_heartbeat_that_dies_of_a_defect_ends_the_lease(town: Town, monkeypa
     client = town.client(on_lost=told.append)
     beats: list[str] = []
 
-    def breaks() -> None:
+    def breaks(_: int) -> None:
         beats.append("renew")
         raise ZeroDivisionError
 

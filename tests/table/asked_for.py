@@ -29,6 +29,7 @@ _NAMES = {
     r".*/staged/.*": "staged",
     r".*/\.locks/footers/.*": "notes",
     r".*/\.temp/.*/": "markers",
+    r".*/\.locks/intents/.*": "intents",
 }
 
 

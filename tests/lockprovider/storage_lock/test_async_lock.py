@@ -37,6 +37,7 @@ from lockprovider import (
     NotAcquired,
 )
 from lockprovider.storage_lock.async_lock import TaskQueue
+from lockprovider.storage_lock.client import Client
 
 LONG = LockSettings(validity=300, renew=30, timeout=20, poll=0.05, check_store=False)
 SOON_S = PATIENCE_S
@@ -423,6 +424,34 @@ async def test_release_cancelled_at_any_request_completes_before_the_next_task(
         async with lock.acquire():
             assert refused(store)
         assert record(store).expired
+
+
+async def test_renewal_that_a_release_overtakes_leaves_the_next_lease_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew, reached, go = Client.renew, threading.Event(), threading.Event()
+
+    def late(client: Client, *args: Any) -> Any:
+        reached.set()
+        assert go.wait(SOON_S)
+        return renew(client, *args)
+
+    monkeypatch.setattr(Client, "renew", late)
+    lock = AsyncLock(store, settings=LONG)
+    first = await lock.acquire()
+    renewing = asyncio.create_task(first.renew())
+    assert await asyncio.to_thread(reached.wait, SOON_S)
+    await first.release()
+    second = await lock.acquire()
+    assert (first.deadline_s, first._inner.deadline_s, second.deadline_s > 0) == (0.0, 0.0, True)
+    rewritten(store, owner="another")
+    go.set()
+    assert not await renewing
+    assert not await second.renew()
+    await soon(second.lost.is_set)
+    with pytest.raises(LeaseLost, match="another has held it"):
+        second.check()
+    assert second.deadline_s == 0.0
 
 
 async def test_block_that_is_cancelled_is_left_with_the_lock_released(gated: tuple[Store, Store, Gate]) -> None:

@@ -23,6 +23,7 @@ from lockprovider import (
     Pending,
 )
 from lockprovider.storage_lock.status import (
+    Change,
     LockStatus,
     break_lock,
     changes_between,
@@ -60,10 +61,15 @@ def elsewhere() -> ManualClock:
 # Looking
 
 
-def test_never_acquired_lock_is_absent(store: Store) -> None:
+@pytest.mark.parametrize("was_acquired", [False, True])
+def test_lock_without_a_record_is_absent_whatever_was_before(store: Store, *, was_acquired: bool) -> None:
+    if was_acquired:
+        Lock(store, settings=SHORT).acquire().release()
+        store.delete(HUDI_LOCK_PATH)
     seen = see(store)
     assert (seen.state, seen.record, seen.version) == ("absent", None, None)
     assert status_fields(seen)["owner"] is None
+    assert not {"ever", "yet"} & {*lines(seen)[0].split(), *describe(Change("absent", None)).split()}
 
 
 def test_holder_is_named_with_host_pid_and_epoch(store: Store) -> None:

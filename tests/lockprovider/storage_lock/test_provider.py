@@ -141,6 +141,12 @@ def test_options_may_stand_behind_a_url() -> None:
     assert lockprovider.lock("memory://t/able?check_store=true").settings == LockSettings()
 
 
+@pytest.mark.parametrize("query", ["validity=10.6", "validity=10.7&renew=1.07"])
+def test_ten_renewals_in_a_validity_are_accepted_whatever_the_rounding(query: str) -> None:
+    settings = lockprovider.lock(f"memory://t/able?{query}").settings
+    assert settings.renew == pytest.approx(settings.validity / 10)
+
+
 def test_url_without_options_has_the_defaults() -> None:
     for url in ("memory://t/able", "memory://t/able?"):
         assert (lockprovider.lock(url).settings, lockprovider.lock(url).path) == (LockSettings(), HUDI_LOCK_PATH)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from noting import record, rewritten
-from patience import PATIENCE_S
-from table.asked_for import counted
+from table.asked_for import at_rest, counted
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, let_beat_age, rows, upsert
 
 from fsspec_cas import Store, Unavailable
@@ -108,11 +107,12 @@ def taken_by_jvm(table: Table) -> None:
 
 def commit_without_the_lock(table: Table, *triples: tuple[int, str, int]) -> None:
     """Made in a copy of the table; its files come over, its lock record does not."""
+    at_rest(table)
     copy = f"{table.url}-copy"
     shutil.copytree(table.url, copy)
     changed = Table.open(copy, settings=SELDOM)
     upsert(changed, *triples)
-    changed.lock._client.committer.resting.wait(PATIENCE_S)
+    at_rest(changed)
     shutil.copytree(copy, table.url, dirs_exist_ok=True, ignore=shutil.ignore_patterns("table_lock.json"))
     shutil.rmtree(copy)
 
@@ -246,6 +246,7 @@ def archive_up_to(table: Table, begin: str) -> None:
 def test_commit_that_was_made_without_the_lock_is_seen_by_an_open_reader(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
+    at_rest(table)
     before = record(table.store)
     commit_without_the_lock(table, (2, "b", 2))
     assert record(table.store) == before

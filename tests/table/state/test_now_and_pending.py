@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from table.asked_for import at_rest, counted
+from table.asked_for import counted
 from table.state.test_cache import SELDOM, commit_without_the_lock
 from table.state.test_checkpoint import another, grown
 from table.tables import SPEC, by_hudi_rs, content, let_beat_age, rows, upsert
@@ -96,7 +96,6 @@ def test_live_writer_that_began_before_the_last_commits_goes_on(table: Table) ->
 def test_commit_without_the_lock_is_seen_by_the_first_commit_of_a_handle(table: Table) -> None:
     upsert(table, (8, "c", 0), (9, "c", 0))
     grown(table)
-    at_rest(table)
     commit_without_the_lock(table, (8, "c", 8))
     another(table).upsert(rows((9, "c", 9)))
     assert by_hudi_rs(table.url) >= {(8, "c", 8), (9, "c", 9)}

@@ -97,7 +97,7 @@ class Election(Recipe):
         While this candidate leads, another call waits for the end of its term.
 
         Raises:
-            NotElected: another candidate led for `timeout` seconds (None: for ever), or `stop` was called.
+            NotElected: a candidate led for `timeout` seconds (None: for ever), or `stop` was called.
 
         >>> with election.lead(timeout=10) as term:
         ...     term.check()  # before each piece of work
@@ -115,8 +115,9 @@ class Election(Recipe):
         While this candidate leads, sends nothing. Raises NotElected after `stop`, or at `deadline_s` (monotonic); then
         instead the error of an unanswered try.
         """
+        stopped = f"this candidate for {self.path!r} was stopped"
         if self.stopping:
-            raise NotElected(f"this candidate for {self.path!r} was stopped")
+            raise NotElected(stopped)
         failure: Unavailable | OutcomeUnknown | None = None
         observed = None
         with self._standing:
@@ -126,8 +127,11 @@ class Election(Recipe):
                     if may_stand(self._candidate.me, observed, self.world.monotonic_s()):
                         leading = self._candidate.stand(observed, self._value)
                         if leading is not None:
-                            self._term = Term(self._candidate, leading, self.settings.renew)
-                            return self._term
+                            term = self._term = Term(self._candidate, leading, self.settings.renew)
+                            if not self.stopping:
+                                return term
+                            _leave(term)  # `stop` did not see it
+                            raise NotElected(stopped)
                         observed = self._candidate.observed
                 except (Unavailable, OutcomeUnknown) as error:
                     failure = error
@@ -135,11 +139,18 @@ class Election(Recipe):
         if now_s >= deadline_s:
             if failure is not None:
                 raise failure
-            leader = leads(observed, now_s)
-            who = "another candidate" if leader is None else f"{leader.name!r}, in term {leader.epoch},"
-            raise NotElected(f"{who} leads {self.path!r}", "" if leader is None else leader.name)
+            raise self._not_elected(leads(observed, now_s))
         pause = pause_s(observed, now_s, self.settings.poll, self.world.random())
         return min(pause, max(0.0, deadline_s - now_s))
+
+    def _not_elected(self, leader: Leader | None) -> NotElected:
+        """Return the error that names this candidate, if it leads, or else `leader`."""
+        term = self._term
+        if term is not None and not term.lost.is_set():
+            return NotElected(f"this candidate leads {self.path!r} already, in term {term.epoch}", self.name)
+        if leader is None:
+            return NotElected(f"another candidate is to lead {self.path!r}, or has just been elected")
+        return NotElected(f"{leader.name!r}, in term {leader.epoch}, leads {self.path!r}", leader.name)
 
     def run(
         self, main: Callable[[Term], T], *, on_deposed: OnDeposed = "interrupt", grace: float | None = None

@@ -24,6 +24,7 @@ from patience import soon, until
 
 import lockprovider
 from fsspec_cas import InvalidInput, Store, Unavailable, Won
+from fsspec_cas.backends.base import Relay
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import (
     DeliverLate,
@@ -374,6 +375,19 @@ def test_stop_ends_the_work_and_resigns(store) -> None:
         election.lead()
 
 
+def test_term_won_while_the_candidate_is_stopped_is_resigned(backend) -> None:
+    class Stopping(Relay):
+        async def relay(self, name: str, ask: Any) -> Any:
+            if name == "put":
+                election.stop()
+            return await ask()
+
+    store = Store(Stopping(backend, blocking=backend.blocking), f"/{uuid.uuid4().hex}")
+    election = Election(store, PATH, **SOON)
+    assert election.run(lambda term: "work of a stopped candidate") is None
+    assert record_in(store).resigned
+
+
 def test_transferred_leadership_is_for_the_heir_first_and_then_for_all(store) -> None:
     clock = ManualClock()
     settings = LockSettings(validity=30.0)
@@ -383,6 +397,8 @@ def test_transferred_leadership_is_for_the_heir_first_and_then_for_all(store) ->
     third.look()
     assert not may_stand(third.me, third.look(), clock.monotonic_s())
     assert may_stand(heir.me, heir.look(), clock.monotonic_s())
+    with pytest.raises(NotElected, match="is to lead"):
+        Election(store, PATH, name="d", world=clock).lead(timeout=0)
     clock.advance(10.0)  # the heir is dead
     assert may_stand(third.me, third.look(), clock.monotonic_s())
 
@@ -460,8 +476,9 @@ def test_newer_format_is_refused_and_unknown_fields_are_kept(store) -> None:
 def test_two_threads_of_one_candidate_lead_one_after_the_other(store) -> None:
     election = Election(store, PATH, **SOON)
     term = election.lead()
-    with pytest.raises(NotElected):
+    with pytest.raises(NotElected, match=f"this candidate leads .* in term {term.epoch}") as refused:
         election.lead(timeout=0)
+    assert refused.value.leader == election.name
     term.resign()
     assert election.lead(timeout=0).epoch == term.epoch + 1
 

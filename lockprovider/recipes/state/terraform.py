@@ -390,14 +390,15 @@ class TfLock(AtUrl):
         if not isinstance(shown, TfLockFile):
             raise InvalidInput(f"shown={shown!r} must be a result of shown() or acquire()")
         deadline_s = self.world.monotonic_s() + self._timeout_s
-        tries = 0
+        tries, may_be_own = 0, False
         while True:
             outcome = self._store.delete_if_match(self.path, shown.version, timeout=self._timeout_s)
             if isinstance(outcome, Won):
                 return True
+            may_be_own = may_be_own or isinstance(outcome, Unknown)
             current = self.shown()
             if current is None:
-                return isinstance(outcome, Unknown)  # any client may have removed it
+                return may_be_own  # any client may have removed it
             if current.version != shown.version:
                 raise StateConflict(
                     f"{self.path!r} has changed since it was shown: {_words(current)} holds it; look again"

@@ -16,7 +16,7 @@ import pytest
 
 from fsspec_cas import InvalidInput, OutcomeUnknown, Store
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.testing import DeliverTwice, Faulty, Interrupt, LoseAnswer, LoseRequest, ManualClock, Pass
+from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, Interrupt, LoseAnswer, LoseRequest, ManualClock, Pass
 from lockprovider.state import StateConflict, StateLocked, TfLock
 
 KEY = "infra/network.tfstate"
@@ -69,6 +69,14 @@ def test_lock_with_lost_answer_is_recognised_as_own(store, faults) -> None:
     assert lock.unlock(held)
     assert store.read_or_none(f"{KEY}.tflock") is None
     assert ("put", faults[0]) in faulty.fired or faults[0] == Pass()
+
+
+def test_unlock_whose_unanswered_delete_comes_late_says_that_it_unlocked(store) -> None:
+    for lost in range(30):
+        held = TfLock(store, KEY).acquire()
+        lock, faulty = again(store, delete=[*[LoseRequest()] * lost, DeliverLate(3)])
+        assert lock.unlock(held), lost
+        assert (lock.shown(), faulty.left) == (None, {})
 
 
 def test_lock_of_a_newer_holder_is_not_removed(store) -> None:

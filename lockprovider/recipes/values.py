@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
 
     Raises InvalidInput for NaN, keys that are no text, and above `most` bytes or 64 levels.
     """
-    _check_keys(value, argument, DEEPEST_VALUE)
+    _check_json(value, argument, DEEPEST_VALUE)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         check_fits(data, most=most)
@@ -72,8 +73,10 @@ def epoch_of(fence: Any) -> int:
     return 0 if fence is None else check_fence(fence)
 
 
-def _check_keys(value: Any, argument: str, levels: int) -> None:
-    """Raise InvalidInput if any dict in the value has a key that is no text, or it is nested deeper than `levels`."""
+def _check_json(value: Any, argument: str, levels: int) -> None:
+    """Raise InvalidInput if a value, at any depth, has a key that is no text, NaN or infinity, or exceeds `levels`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"{argument} must be a JSON value, and has {value!r}, which JSON lacks: give None or text")
     if isinstance(value, (dict, list, tuple)) and not levels:
         raise InvalidInput(
             f"{argument} is nested more than {DEEPEST_VALUE} levels deep, which not every reader can parse"
@@ -82,7 +85,7 @@ def _check_keys(value: Any, argument: str, levels: int) -> None:
         if not isinstance(key, str):
             raise InvalidInput(f"{argument} has the key {key!r}, which would be read back as text: use text keys")
     for below in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
-        _check_keys(below, argument, levels - 1)
+        _check_json(below, argument, levels - 1)
 
 
 @dataclass(slots=True)

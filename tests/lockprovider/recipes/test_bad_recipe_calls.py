@@ -120,7 +120,8 @@ async def _nothing(_job: object) -> None:
 QUEUES: list[Case] = [
     (lambda m: m.queue.put(object()), InvalidInput, ["JSON"]),
     (lambda m: m.queue.put({1: 2}), InvalidInput, ["1", "text"]),
-    (lambda m: m.queue.put(NAN), InvalidInput, ["JSON"]),
+    (lambda m: m.queue.put(NAN), InvalidInput, ["JSON", "has nan"]),
+    (lambda m: m.queue.put({"a": [-INF]}), InvalidInput, ["JSON", "has -inf"]),
     (lambda m: m.queue.put("x" * 300_000), TooLarge, ["300", "its own object"]),
     (lambda m: m.queue.put(1, key=5), InvalidInput, ["key=5", "text"]),
     (lambda m: m.queue.put(1, priority="x"), InvalidInput, ["priority='x'"]),

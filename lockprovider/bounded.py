@@ -65,7 +65,8 @@ def undecodable_as(
     except _DECODING as error:
         if isinstance(error, kind) and not isinstance(error, Undecodable):
             raise
-        why = str(error) if isinstance(error, Undecodable) else _short(repr(error))
+        reason = f"it has no {error}" if isinstance(error, KeyError) else repr(error)
+        why = str(error) if isinstance(error, Undecodable) else _short(reason)
         start = "" if shown is None else f", but {shown[:_START]!r}"
         raise kind(f"{message}{start}: {why}{step and '; '}{step}") from error
 

@@ -39,13 +39,16 @@ def spoil(store: Store, path: str, data: bytes) -> None:
     (store.put_if_absent(path, data) if there is None else store.put_if_match(path, data, there.version)).unwrap()
 
 
-def refuses(store: Store, path: str, call: Callable[[], Any], error: type[Exception] = MalformedObject) -> None:
+def refuses(
+    store: Store, path: str, call: Callable[[], Any], error: type[Exception] = MalformedObject, says: str = ""
+) -> None:
     """The call raises the error, which names the object; the object stays as it is."""
     before = store.read(path)
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error
     assert path in str(raised.value)
+    assert says in str(raised.value)
     now = store.read(path)
     assert (now.data, now.version) == (before.data, before.version)
 
@@ -135,6 +138,29 @@ def test_damaged_lock_record_is_left_as_it_is(url, data) -> None:
     spoil(store, HUDI_LOCK_PATH, data)
     for call in (lambda: lock.acquire(timeout=1), lock.status):
         refuses(store, HUDI_LOCK_PATH, call, MalformedRecord)
+
+
+def test_object_of_another_recipe_is_left_as_it_is(url) -> None:
+    store = Store.from_url(url)
+    Queue.create(f"{url}/queue").put("a")
+    State.open(f"{url}/state").put({})
+    Election.open(f"{url}/election", name="a").lead().resign()
+    Wal.create(f"{url}/log").append(b"a")
+    Wal.open(f"{url}/log").reader("r")
+    calls: dict[str, Callable[[str], object]] = {
+        "queue": lambda path: Queue.open(f"{url}/{path}").put("b"),
+        "state": lambda path: State.open(f"{url}/{path}").put({}),
+        "election": lambda path: Election.open(f"{url}/{path}", name="a").lead(timeout=0),
+        "log/log.json": lambda path: Wal.open(f"{url}/{path.removesuffix('/log.json')}").append(b"b"),
+        "log/readers/r": lambda path: Wal.open(f"{url}/log").reader(path.rpartition("/")[2]),
+    }
+    contents = {path: store.read(path).data for path in calls}
+    for own, call in calls.items():
+        path = {"log/log.json": "other/log.json", "log/readers/r": "log/readers/other"}.get(own, f"other-{own}")
+        for other, content in {**contents, "none": b"{}", "format": b'{"format": 1}'}.items():
+            if other != own:
+                spoil(store, path, content)
+                refuses(store, path, lambda call=call, path=path: call(path), says="it has no '")
 
 
 @pytest.mark.parametrize("levels", [65, 900, 5_000])

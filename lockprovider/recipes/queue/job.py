@@ -323,7 +323,6 @@ class ClaimHeartbeat:
         self._closed = False
 
     def add(self, job: Job) -> None:
-        self._drop_ended()
         self._jobs[job.token] = job
         if job.visible_s / _BEATS < self._every_s or not self._every_s:
             self._sooner.set()

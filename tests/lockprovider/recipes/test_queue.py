@@ -24,6 +24,7 @@ import lockprovider
 from fsspec_cas import InvalidInput, Machine, OutcomeUnknown, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.bridge.threads import Later
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,
@@ -50,8 +51,8 @@ from lockprovider.queue import (
     TooLarge,
 )
 from lockprovider.recipes.queue import job as job_module
-from lockprovider.recipes.queue.contents import Contents, decode_queue
-from lockprovider.recipes.queue.job import new_message
+from lockprovider.recipes.queue.contents import Claim, Contents, Message, decode_queue
+from lockprovider.recipes.queue.job import Job, new_message
 from lockprovider.recipes.queue.operations import End, Lapse, New, NothingReady, Put, Take, carry_out_all
 
 FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
@@ -339,6 +340,29 @@ def test_claim_whose_end_failed_lapses_while_its_process_lives(store, end) -> No
     again = Queue(store, PATH).claim(timeout=PATIENCE_S)
     assert again is not None
     again.ack()
+
+
+def test_heartbeat_takes_a_claim_without_a_look_at_all_others() -> None:
+    """10,000 claims took two minutes."""
+    looks = 0
+
+    class Looked(Job):
+        @property
+        def ended(self) -> None:
+            nonlocal looks
+            looks += 1
+
+        @ended.setter
+        def ended(self, verb: str | None) -> None:
+            pass
+
+    world = Machine()
+    heartbeat = job_module.ClaimHeartbeat(lambda _: Later(), world)
+    for n in range(1000):
+        claim = Claim(Message(n, 0, 0, 1, "", n), str(n), "worker", 0, 0, 600_000, n)
+        heartbeat.add(Looked("queue", claim, world.monotonic_s(), lambda _: None, world))
+    heartbeat.close()
+    assert looks < 100_000
 
 
 def test_close_ends_the_heartbeat_thread_of_claims_that_have_not_ended(store) -> None:

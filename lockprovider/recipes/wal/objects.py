@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -264,7 +265,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
                 return
         ended_s, poll_s, place = world.monotonic_s(), _FIRST_POLL_S, None
         while place is None or place.head.slot < position.slot:
-            left_s = poll_s if timeout_s is None else ended_s + timeout_s - world.monotonic_s()
+            left_s = math.inf if timeout_s is None else ended_s + timeout_s - world.monotonic_s()
             if left_s <= 0:
                 return
             world.sleep(min(poll_s, left_s))

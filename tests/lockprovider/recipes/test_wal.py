@@ -582,13 +582,14 @@ def test_oldest_record_is_found_while_the_floor_rises(store) -> None:
             log.position(bad)
 
 
-def test_follow_yields_new_records_and_skips_empty_slots(store) -> None:
+@pytest.mark.parametrize("options", [{"timeout": 240, "idle_s": 0.05}, {"idle_s": 0}], ids=str)
+def test_follow_yields_new_records_and_skips_empty_slots(store, options) -> None:
     log = made(store)
     log.append(b"0")
     seen: list[bytes] = []
 
     def read_on() -> None:
-        for batch in Wal(store, PATH).follow(timeout=240, idle_s=0.05):
+        for batch in Wal(store, PATH).follow(**options):
             seen.extend(batch.records)
             if b"end" in batch.records:
                 return

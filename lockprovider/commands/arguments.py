@@ -19,9 +19,8 @@ Commands = Any  # argparse's own type is private
 
 CODES = f"""exit codes:
   0    done
-  1    refused, nothing was written (break: the record changed, or belongs to another owner); or a check failed
-       (audit: two owners held the lock at once; demo: a row is missing)
-  2    bad input: URL, options, credentials, a missing bucket, or an object that is not a lock record
+  1    refused, nothing was written; or a check failed
+  2    bad input: URL, options, credentials, a missing bucket, or an object of another kind
   3    unknown: the write may have been applied; read the object and decide
   4    unavailable: the store did not answer or kept throttling; nothing was written
   5    not supported by this store or protocol
@@ -94,12 +93,13 @@ def _number(kind: Callable[[str], float], least: float, most: float, words: str)
 
 _LONGEST_S = 1e9
 seconds = _number(float, 0, _LONGEST_S, "a number of seconds, 0 or more")
+wait = _number(float, 0, math.inf, "a number of seconds, 0 or more, or inf")
 pause = _number(float, 0.001, _LONGEST_S, "a number of seconds, 0.001 or more")
 hours = _number(float, 0, _LONGEST_S / 3600, "a number of hours, 0 or more")
 whole = _number(int, 0, LARGEST_NUMBER, "a whole number, 0 or more")
 positive = _number(int, 1, LARGEST_NUMBER, "a whole number, 1 or more")
 integer = _number(int, -LARGEST_NUMBER, LARGEST_NUMBER, "a whole number")
-_METAVARS = {seconds: "S", pause: "S", hours: "H", whole: "N", positive: "N", integer: "N", Path: "FILE"}
+_METAVARS = {seconds: "S", wait: "S", pause: "S", hours: "H", whole: "N", positive: "N", integer: "N", Path: "FILE"}
 
 
 def flag(parser: Commands, name: str, text: str) -> None:

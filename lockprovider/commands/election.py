@@ -19,6 +19,7 @@ from lockprovider.commands.arguments import (
     pause,
     say,
     seconds,
+    wait,
 )
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
@@ -64,7 +65,7 @@ def add_elect(commands: Commands) -> None:
     elect = add_command(commands, "elect", command, text, _URL, codes=_ELECT_CODES, more=_ELECT_MORE, usage=RUNS)
     option(elect, "--name", "NAME", "this candidate's name (default: host and process)")
     option(elect, "--value", "JSON", "a value to publish while this candidate leads")
-    option(elect, "--timeout", seconds, "seconds to wait to be elected (default: for ever)")
+    option(elect, "--timeout", wait, "seconds to wait to be elected (default: for ever)")
     option(elect, "--validity", seconds, "seconds that a term lasts without renewal (default: 30)", VALIDITY_S)
     add_grace(elect)
     flag(elect, "--once", "exit when the term is lost instead of standing again")

@@ -25,6 +25,7 @@ from lockprovider.commands.arguments import (
     positive,
     say,
     seconds,
+    wait,
 )
 from lockprovider.commands.running import (
     NOT_ACQUIRED,
@@ -75,7 +76,7 @@ def add(commands: Commands) -> None:
     add_grace(run)
     watch = _command(commands, "watch", _watch, "Print each change of the lock as it happens.", more=_WATCH_MORE)
     option(watch, "--every", pause, "seconds between reads (default: 1)", 1.0)
-    option(watch, "--for", seconds, "end after S seconds (default: Ctrl-C)", dest="for_s")
+    option(watch, "--for", wait, "end after S seconds (default: Ctrl-C)", dest="for_s")
     _add_timeout(watch)
     free = _command(commands, "break", _break, "Release a lock that another process holds.", more=_BREAK_MORE)
     flag(free, "--yes", "do not ask for confirmation")

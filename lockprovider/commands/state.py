@@ -30,7 +30,7 @@ from lockprovider.commands.arguments import (
     option,
     positive,
     say,
-    seconds,
+    wait,
     whole,
 )
 from lockprovider.commands.running import (
@@ -76,7 +76,7 @@ def add_state(commands: Commands) -> None:
     edit = add_command(state, "edit", _edit, text, url)
     option(edit, "--editor", "COMMAND", "the editor (default: $VISUAL, $EDITOR, or vi)")
     edit.add_argument("--reason", default="", help="a note for waiting editors and for the history")
-    option(edit, "--timeout", seconds, "seconds to wait for other editors")
+    option(edit, "--timeout", wait, "seconds to wait for other editors")
     history = add_command(state, "history", _history, "List the newest revisions.", url)
     option(history, "--last", positive, "list N revisions at most (default: 20)", 20)
     diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url)
@@ -112,7 +112,7 @@ def _add_terraform(state: Commands) -> None:
     lock = add_command(state, "lock", _lock, text, url, codes=_LOCK_CODES, more=_LOCK_MORE)
     lock.usage = "lockprovider state lock URL --style tflock [options] [-- COMMAND [ARGUMENT ...]]"
     lock.add_argument("--style", choices=(_STYLE,), required=True, help="the kind of lock")
-    option(lock, "--timeout", seconds, "seconds to wait for other holders (default: 0)", 0.0)
+    option(lock, "--timeout", wait, "seconds to wait for other holders (default: 0)", 0.0)
     lock.add_argument("--reason", default="", help="a note for waiting clients")
 
 

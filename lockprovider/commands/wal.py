@@ -19,7 +19,7 @@ from lockprovider.commands.arguments import (
     pause,
     positive,
     say,
-    seconds,
+    wait,
 )
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS
 from lockprovider.wal import LogBatch, LogReader, Position, Wal
@@ -60,7 +60,7 @@ def add_wal(commands: Commands) -> None:
         option(parser, "--reader", "NAME", "start at this reader's position, and commit it after each batch")
         if name == "tail":
             option(parser, "--idle", pause, "longest pause between reads (default: 1)", 1.0)
-            option(parser, "--timeout", seconds, "end after S seconds without a record")
+            option(parser, "--timeout", wait, "end after S seconds without a record")
     trim = _command(wal, "trim", _trim, "Allow old slots to be overwritten.")
     option(trim, "--before", "SLOT:OFFSET", "the first position to keep (default: that of the slowest reader)")
     seal = _command(wal, "seal", _seal, "Seal the log: it takes no more records, and its readers are notified.")

@@ -731,6 +731,9 @@ def test_every_command_has_its_exit_codes_in_its_help():
     for name in ("status", "break", "watch", "run", "audit"):
         assert "exit codes:" in command(name, "--help", code=0).stdout
     assert "exit codes:" in command("--help", code=0).stdout
+    for name in ("leader", "queue stat", "state get", "wal info"):
+        codes = command(*name.split(), "--help", code=0).stdout.partition("exit codes:")[2]
+        assert [word for word in ("break", "audit", "demo", "lock record") if word in codes] == []
 
 
 def test_command_whose_extra_is_missing_says_what_to_install():

@@ -66,7 +66,7 @@ def test_elect_runs_command_while_leading_and_returns_its_exit_code(url, here) -
     assert (said["outcome"], said["code"], first) == ("ended", 7, f"in {said['epoch']}")
     assert (shown["name"], shown["value"], shown["epoch"]) == ("vm-7", {"url": 1}, said["epoch"])
     assert here("leader", url, code=1) == "no leader\n"
-    assert json.loads(here("elect", url, "--json", "--", "true"))["epoch"] == said["epoch"] + 1
+    assert json.loads(here("elect", url, "--timeout", "inf", "--json", "--", "true"))["epoch"] == said["epoch"] + 1
 
 
 def test_elect_has_exit_codes_for_not_elected_and_for_bad_input(url, tmp_path, here) -> None:

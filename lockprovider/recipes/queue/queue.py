@@ -260,9 +260,11 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         """
         if visible_s is not None:
             check_seconds(visible_s, "visible_s", finite=True, above=True)
-        return self._jobs(visible_s, until_empty=until_empty)
+        return self._claimed_jobs(visible_s, until_empty=until_empty)
 
-    def _jobs(self, visible_s: float | None, *, until_empty: bool, errors: Sequence[object] = ()) -> Iterator[Job]:
+    def _claimed_jobs(
+        self, visible_s: float | None, *, until_empty: bool, errors: Sequence[object] = ()
+    ) -> Iterator[Job]:
         while not self.stopping and not errors:
             job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
             if job is not None:
@@ -296,7 +298,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         def live() -> None:
             """Work on messages, and count them, until none is left or `errors` has one; append an own error."""
             try:
-                for job in self._jobs(visible_s, until_empty=until_empty, errors=errors):
+                for job in self._claimed_jobs(visible_s, until_empty=until_empty, errors=errors):
                     failed = _failed(job, fn, tell)
                     with guard:
                         count(worked, job, failed=failed)

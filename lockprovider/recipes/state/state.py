@@ -269,9 +269,9 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.at(1).value
         {'day': 'mon'}
         """
-        return self._revision(self._at(serial))
+        return self._revision(self._document_at(serial))
 
-    def _at(self, serial: int) -> Document:
+    def _document_at(self, serial: int) -> Document:
         """Read the document at a serial; raise NoRevision if it does not exist or was trimmed."""
         check_whole(serial, "serial")
         current, _ = self._writer.read()
@@ -288,7 +288,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]
         """
-        return list(difference(*(self._at(serial).value for serial in (before, after))))
+        return list(difference(*(self._document_at(serial).value for serial in (before, after))))
 
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Write the value of an earlier revision as the next one.
@@ -296,7 +296,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.rollback(1).value
         {'day': 'mon'}
         """
-        then = self._at(serial).value  # the state may have been empty
+        then = self._document_at(serial).value  # the state may have been empty
         return self._do(
             Update(lambda _: then, epoch_of(fence), check_storable(reason or f"rollback to {serial}", "reason"))
         )

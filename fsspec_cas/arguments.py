@@ -159,6 +159,12 @@ def check_root(root: object) -> str:
     return _normalized(_checked(root, InvalidInput))
 
 
+def check_rooted(root: str) -> None:
+    """Raise InvalidInput for a store's empty root, below which a name would be a bucket."""
+    if not root:
+        raise InvalidInput("the store has no root, so its test objects have no bucket: open it at a bucket or folder")
+
+
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
     """Check the path of an object below the root, and return it unchanged.
 

@@ -17,6 +17,7 @@ from fsspec_cas.arguments import (
     check_path,
     check_prefix,
     check_root,
+    check_rooted,
     check_seconds,
     check_start,
     url_of,
@@ -322,9 +323,11 @@ class AsyncStore:
         Raises:
             NotSupported: the store ignores the condition.
             StoreError: the store did not answer.
+            InvalidInput: the store has no root, so no bucket.
 
         >>> await store.require_conditional_delete()
         """
+        check_rooted(self.root)
         await self._sender.check_delete(self._join("cas-probe"), check_seconds(timeout))
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
@@ -387,9 +390,19 @@ class AsyncStore:
                 path = listed.path if self.root.startswith("/") else listed.path.lstrip("/")
                 entries.append(replace(listed, path=path[len(self.root.rstrip("/")) + 1 :] if self.root else path))
             token = page.token
-            if token is None or (stop_at is not None and entries and entries[-1].path >= stop_at):
+            if token is None or (stop_at is not None and entries and self._is_past(entries[-1].path, prefix, stop_at)):
                 in_range = (entry for entry in entries if stop_at is None or entry.path < stop_at)
-                return sorted(in_range, key=lambda entry: entry.path)  # hierarchical Azure accounts order otherwise
+                return sorted(in_range, key=lambda entry: entry.path)
+
+    def _is_past(self, path: str, prefix: str, stop_at: str) -> bool:
+        """Return whether a listing's pages after the one that ends with `path` have nothing before `stop_at`.
+
+        Hierarchical Azure accounts list `a/b` before `a-b`.
+        """
+        if self.backend.name != "azure" or not stop_at.startswith(prefix):
+            return path >= stop_at
+        step, slash, _ = stop_at[len(prefix) :].partition("/")
+        return path[len(prefix) :].replace("/", "\0") >= (f"{step}0" if slash else step)  # "0" follows "/"
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.
@@ -409,14 +422,16 @@ class AsyncStore:
         failures = 0
         while (left_s := deadline - self._world.monotonic_s()) > 0:
             content = await self.read_or_none(path, timeout=left_s)
+            data = fn(None if content is None else content.data)
+            left_s = max(0.0, deadline - self._world.monotonic_s())
             if content is None:
-                outcome = await self.put_if_absent(path, fn(None), timeout=left_s)
+                outcome = await self.put_if_absent(path, data, timeout=left_s)
             else:
-                outcome = await self.put_if_match(path, fn(content.data), content.version, timeout=left_s)
+                outcome = await self.put_if_match(path, data, content.version, timeout=left_s)
             if not isinstance(outcome, Lost):
                 return outcome.unwrap()
             failures += 1
-            await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left_s, 0)))
+            await self._drive.sleep(min(delay_s(failures, self._world.random()), left_s))
         raise Unavailable(f"{path!r} was changed by other writers during each of {failures} tries", path=path)
 
     def _new_write(

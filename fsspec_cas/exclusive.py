@@ -12,6 +12,7 @@ from fsspec_cas.answer import ConditionFailed, ObjectState, Upload
 from fsspec_cas.arguments import Bytes, check_buffer, check_whole
 from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.drive import A, Drive, P, SyncForm, sync, without_await
+from fsspec_cas.bridge.threads import renamed
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import ABSENT, Lost, Outcome, Won, Write
 from fsspec_cas.sender import Sender
@@ -241,6 +242,7 @@ def sync_opener(
     method: Callable[Concatenate[A, P], AsyncExclusive],
 ) -> Callable[Concatenate[SyncForm[A], P], Exclusive]:
     """Derive the sync form of a method that opens an exclusive writer."""
+    method = renamed(method, method.__qualname__.removeprefix("Async"))
 
     @wraps(method)
     def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> Exclusive:

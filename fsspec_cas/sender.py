@@ -179,7 +179,7 @@ class Sender:
         tries = RetryBudget(self._world, self._drive, path, check_seconds(timeout))
         failures, strangers, why, floor = 0, 0, "the timeout had passed", None
         while left_s := await tries.pause(failures, floor, why):
-            answer = self._logged("request", path, await tries.spend(ask(timeout_s=left_s), small=small))
+            answer = self._report_answer("request", path, await tries.spend(ask(timeout_s=left_s), small=small))
             if not isinstance(answer, (NotApplied, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
@@ -342,12 +342,12 @@ class Sender:
             state = await self._backend.head(path, timeout_s=left_s)
             if isinstance(state, Missing) and progress.write.removes and not progress.unsure:
                 state = await self._backend.get(path, None, timeout_s=left_s)  # a HEAD cannot report a missing bucket
-            return self._logged("look", path, state)
+            return self._report_answer("look", path, state)
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        return self._logged("delete" if progress.write.removes else "write", path, await send(timeout_s=left_s))
+        return self._report_answer("delete" if progress.write.removes else "write", path, await send(timeout_s=left_s))
 
-    def _logged(self, kind: str, path: str, answer: T) -> T:
+    def _report_answer(self, kind: str, path: str, answer: T) -> T:
         """Log the answer, report throttling to `on_throttled`, and return it."""
         if _LOG.isEnabledFor(logging.DEBUG):
             detail = getattr(answer, "why", None) or getattr(answer, "version", None) or ""  # never an object's bytes

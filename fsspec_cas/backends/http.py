@@ -198,14 +198,15 @@ def _left(deadline_s: float) -> float:
 
 _SMALL_BYTES = 1 << 20
 _LEAST_PATIENCE_S = 1.0
+LONGEST_S = 86_400.0  # sockets refuse more than 24 days
 _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, request: StoreRequest) -> float:
     """Return how long a connection may be silent: a third of `timeout_s`, or all for a large body or a completion."""
     if len(request.data) > _SMALL_BYTES or request.verb is Verb.FINISH:
-        return timeout_s
-    return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3))
+        return min(timeout_s, LONGEST_S)
+    return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3), LONGEST_S)
 
 
 def unreached(

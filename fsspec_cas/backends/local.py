@@ -106,7 +106,7 @@ class LocalBackend(Backend):
     async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
         with _as_store_error(write.path):
             target = resolved(write.path)
-            _need_folder(target.parent, makes=self._makes_folders)
+            _ensure_folder(target.parent, makes=self._makes_folders)
             temporary = _temporary_name(target, write.write_id)
             temporary.touch(exist_ok=False)
         return Upload(write, str(temporary))
@@ -142,7 +142,7 @@ class LocalBackend(Backend):
 def _create(target: Path, data: bytes, write_id: str, *, makes_folders: bool) -> WriteAnswer:
     if object_stat(target) is not None:
         return ConditionFailed()  # saves the write; the link decides
-    _need_folder(target.parent, makes=makes_folders)
+    _ensure_folder(target.parent, makes=makes_folders)
     with _temporary(target, data, write_id, time_ns()) as temporary:
         return _publish(temporary, target)
 
@@ -319,13 +319,13 @@ def _drop_inherited_flocks() -> None:
 os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
-def _need_folder(folder: Path, *, makes: bool) -> None:
+def _ensure_folder(folder: Path, *, makes: bool) -> None:
     """Create a missing folder and its parents, and sync each one's parent; unless `makes`, raise StoreError instead."""
     if folder.is_dir():
         return
     if not makes:
         raise StoreError(f"the folder {str(folder)!r} does not exist: create it first, or leave auto_mkdir=False out")
-    _need_folder(folder.parent, makes=True)
+    _ensure_folder(folder.parent, makes=True)
     folder.mkdir(exist_ok=True)
     _sync_folder(folder.parent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -270,17 +271,22 @@ def later_s(headers: Headers) -> float | None:
 def http_date_ms(text: str | None) -> int | None:
     """Return the epoch ms of a `Date` header, or None."""
     try:
-        return int(parsedate_to_datetime(text).timestamp() * 1000) if text else None
+        if not text:
+            return None
+        date = parsedate_to_datetime(text)
+        return int((date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp() * 1000)
     except (ValueError, OverflowError):
         return None
 
 
+# Python 3.10's `fromisoformat` reads only fractions of 3 or 6 digits.
+_RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+
+
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time as epoch ms. Python 3.10 reads only 3- or 6-digit fractions."""
-    try:
-        return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
-    except ValueError:
-        if text[19:20] != ".":
-            raise
-        whole = datetime.fromisoformat(text[:19]).replace(tzinfo=timezone.utc)
-        return int(whole.timestamp()) * 1000 + int(text[20:].rstrip("Z")[:3].ljust(3, "0"))
+    """Return an RFC 3339 time as epoch ms, its fraction cut; a missing offset means UTC. ValueError for other text."""
+    time = _RFC_3339.fullmatch(text.upper())
+    if time is None:
+        raise ValueError(f"{text!r} is not a time of RFC 3339")
+    whole = datetime.fromisoformat(time[1] + (time[3] or "Z").replace("Z", "+00:00"))
+    return int(whole.timestamp()) * 1000 + int((time[2] or "0")[:3].ljust(3, "0"))

@@ -97,7 +97,7 @@ class AioBackend(HttpBackend):
         """Send the request; the transport marks the trip and stores the reply, and may raise `Answered`."""
         raise NotImplementedError
 
-    def _unsent(self, error: Exception, path: str) -> NotApplied:
+    def _preparation_failed(self, error: Exception, path: str) -> NotApplied:
         raise NotImplementedError
 
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
@@ -124,7 +124,7 @@ class AioBackend(HttpBackend):
         `left`: it may have been sent.
         """
         if not left and isinstance(error, (*self.failures, asyncio.TimeoutError, ValueError, RuntimeError)):
-            return self._unsent(error, path)
+            return self._preparation_failed(error, path)
         if left and isinstance(error, asyncio.TimeoutError) and not isinstance(error, self.unsent):
             return NoAnswer(f"no answer within {timeout_s:.3g} s")
         if not isinstance(error, self.failures):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import lru_cache, partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from fsspec_cas.bridge.threads import WorksAtExit
+from fsspec_cas.bridge.threads import WorksAtExit, renamed
 from fsspec_cas.errors import CasError, NotSupported
 from fsspec_cas.machine import Signal, WaitStopped, Worker, World
 
@@ -182,6 +182,8 @@ class SyncForm(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncForm[A], P], T]:
+    method = renamed(method, method.__qualname__.removeprefix("Async"))
+
     @wraps(method)
     def call(self: SyncForm[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive.run(method(self._async, *args, **kwargs))

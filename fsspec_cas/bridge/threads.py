@@ -20,10 +20,10 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from fsspec_cas.machine import SLICE_S, Signal, Worker, ends_with
+from fsspec_cas.machine import SLICE_S, Machine, Signal, Worker, ends_with
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,9 +171,11 @@ class Background:
         self._calls.put(call)
 
     def wait(self, timeout_s: float) -> None:
+        clock = Machine()
+        end_s = clock.monotonic_s() + timeout_s
         for answer in [*self._under_way]:
             with contextlib.suppress(NotYet):
-                answer.exception(timeout_s)
+                answer.exception(max(0.0, end_s - clock.monotonic_s()))
 
     def _answer(self, answer: Later[T], call: Callable[[], T]) -> None:
         try:
@@ -358,10 +360,11 @@ def converted(
     runs_to_end: bool = False,
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
     """Derive the async form of a blocking method; `into` converts its result."""
+    named = renamed(method, f"Async{method.__qualname__}")
 
-    @functools.wraps(method)
+    @functools.wraps(named)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> U:
-        return into(await on_thread(partial(method, self._sync, *args, **kwargs), undo=undo, runs_to_end=runs_to_end))
+        return into(await on_thread(partial(named, self._sync, *args, **kwargs), undo=undo, runs_to_end=runs_to_end))
 
     call.__doc__ = _for_tasks(method)
     return call
@@ -371,10 +374,11 @@ def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
     """Derive the async form of `method` from the future of `begin`, without a thread."""
+    named = renamed(begin, f"Async{method.__qualname__}")
 
     @functools.wraps(method)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.wrap_future(begin(self._sync, *args, **kwargs))
+        return await asyncio.wrap_future(named(self._sync, *args, **kwargs))
 
     call.__doc__ = _for_tasks(method)
     return call
@@ -384,15 +388,25 @@ def iterated(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[ForTasks[S], P], AsyncIterator[T]]:
     """Derive the async form (`async for`) of a method that returns an iterator; each step runs on a thread."""
+    named = renamed(method, f"Async{method.__qualname__}")
 
-    @functools.wraps(method)
+    @functools.wraps(named)
     async def call(self: ForTasks[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        items = await on_thread(partial(method, self._sync, *args, **kwargs))
+        items = await on_thread(partial(named, self._sync, *args, **kwargs))
         while (item := await on_thread(partial(next, items, _NO_RESULT))) is not _NO_RESULT:
             yield item
 
     call.__doc__ = _for_tasks(method)
     return call
+
+
+def renamed(method: Callable[P, T], name: str) -> Callable[P, T]:
+    """Return a copy of the function, which Python calls `name` when it refuses arguments."""
+    given: Any = method
+    copy: Any = FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__)
+    functools.update_wrapper(copy, given)
+    copy.__kwdefaults__, copy.__qualname__ = given.__kwdefaults__, name
+    return copy  # type: ignore[no-any-return]
 
 
 def _for_tasks(method: Callable[..., Any]) -> str:

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 _MIB = 1024 * 1024
 _LOOKS = 5
-# The target's key of the version; a head costs other kinds no request.
-_VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
+# The target's keys of the version (s3fs, obstore); a head costs other kinds no request.
+_VERSION_KEYS = {"s3": ("ETag", "e_tag"), "gcs": ("generation",), "azure": ("etag",)}
 
 
 def plain(path: Any) -> Any:
@@ -295,7 +295,7 @@ class ConditionalCalls:
             return info
         kind = self.cas_backend.name
         if kind in _VERSION_KEYS:
-            if not (token := info.get(_VERSION_KEYS[kind])):
+            if not (token := next(filter(None, map(info.get, _VERSION_KEYS[kind])), None)):
                 return info
             bare = kind != "gcs" and not str(token).startswith(('"', "W/"))  # Azure lists ETags without quotes
             return {**info, "version": str(Version(kind, f'"{token}"' if bare else str(token)))}

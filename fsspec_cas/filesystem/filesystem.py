@@ -22,10 +22,10 @@ from fsspec_cas.answer import Capabilities
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, check_options, merged_options, off_thread
 from fsspec_cas.bridge.threads import on_thread
-from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
+from fsspec_cas.errors import InvalidInput, NotSupported, ObjectNotFound
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
 from fsspec_cas.filesystem.conditional import ConditionalCalls, plain
-from fsspec_cas.outcome import Outcome, Version
+from fsspec_cas.outcome import ABSENT, Lost, Outcome, Version
 from fsspec_cas.store import Store
 
 _log = logging.getLogger(__name__)
@@ -304,8 +304,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         later = self._intrans if autocommit is None else not autocommit
         writer = self.store.open_exclusive(full, part_size=size, **attributes)
         with suppress(ObjectNotFound):
-            info = self.store.head(full)
-            raise AlreadyExists(f"{full!r} already exists ({info.version})", path=full, current=info.version)
+            Lost(full, ABSENT, self.store.head(full).version).unwrap()
         file = ExclusiveFile(writer, partial(self._won, full), autocommit=not later)
         if self._intrans and later:
             self.transaction.files.append(file)

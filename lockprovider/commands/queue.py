@@ -99,7 +99,7 @@ def _create(arguments: Any) -> None:
         max_bytes=arguments.max_bytes,
         storage_options=storage_options(arguments),
     )
-    say(arguments, {"outcome": "there", "url": arguments.url}, f"there: {arguments.url}")
+    say(arguments, {"outcome": "there", "url": arguments.url}, f"exists: {arguments.url}")
 
 
 def _put(arguments: Any) -> None:

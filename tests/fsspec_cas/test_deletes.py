@@ -12,6 +12,7 @@ from fsspec_cas import (
     ABSENT,
     AccessDenied,
     AsyncStore,
+    InvalidInput,
     Lost,
     NotSupported,
     OutcomeUnknown,
@@ -24,6 +25,7 @@ from fsspec_cas import (
 )
 from fsspec_cas.answer import Applied, NoAnswer
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.probe.probe import probe
 
 
 class Undocumented(MemoryBackend):
@@ -117,6 +119,14 @@ def test_check_for_conditional_deletes_runs_in_the_folder_of_the_object():
     version = store.put_if_absent("bucket/folder/a", b"1").unwrap()
     assert store.delete_if_match("bucket/folder/a", version) == Won(version)
     assert {path.rpartition("/")[0] for _, path in backend.asked} == {"bucket/folder"}
+
+
+@pytest.mark.parametrize("call", [Store.require_conditional_delete, require_safe_for_locks, probe])
+def test_test_of_a_store_without_a_bucket_is_refused(call):
+    backend = Undocumented()
+    with pytest.raises(InvalidInput, match="no root"):
+        call(Store(backend))
+    assert backend.asked == []
 
 
 @pytest.mark.parametrize("root", ["bucket-{}/f", "bucket-{}--x-s3/f"])

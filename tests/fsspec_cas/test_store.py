@@ -7,7 +7,9 @@ import inspect
 import pickle
 import signal
 import threading
+import uuid
 from functools import partial
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -362,6 +364,18 @@ def test_listing_follows_all_pages_and_is_relative_and_ordered():
     ]
 
 
+@pytest.mark.parametrize(
+    ("stop_at", "shown", "pages"),
+    [("a.", ["a-"], 3), ("a/x", ["a-", "a/w"], 3), ("a", [], 1), ("0", [], 1), ("b", ["a-", "a/w", "a/x"], 3)],
+)
+def test_listing_of_hierarchical_azure_has_every_path_before_its_end(stop_at, shown, pages):
+    names = [["a/w", "a/x"], ["a-"], ["b"], ["c"]]
+    store, backend, _ = scripted(*[Page(tuple(Entry(f"root/{n}", 1, 5) for n in page), "more") for page in names])
+    backend.name = "azure"
+    assert [entry.path for entry in store.list("", stop_at=stop_at)] == shown
+    assert len(backend.asked) == pages
+
+
 @pytest.mark.parametrize("call", [lambda s: s.put_if_absent("a", b""), lambda s: s.read("a")], ids=["put", "read"])
 @pytest.mark.parametrize("draw", [n / 16 for n in range(16)])
 def test_no_attempt_begins_when_too_little_time_is_left_for_its_answer(call, draw):
@@ -466,6 +480,12 @@ def test_update_with_lost_answer_raises_unknown_and_runs_function_once():
     assert backend.verbs == ["get", "put", "head"]
 
 
+def test_update_gives_its_write_what_the_read_has_left():
+    store, backend, _ = scripted(seen(V1, None, b"1"), Applied(V2), seconds=4)
+    store.update("a", lambda _: b"", timeout=6)
+    assert [what[-1] for what in backend.asked] == [6, 2]
+
+
 def test_update_that_always_loses_is_unavailable_at_the_timeout():
     store, _, _ = scripted(*[seen(V1, None, b"1"), ConditionFailed(), seen(V2)] * 200)
     with pytest.raises(Unavailable, match="changed by other writers"):
@@ -538,7 +558,7 @@ def test_filesystem_without_conditional_writes_is_named():
 def faulty(plan, *, version_of=None):
     clock = ManualClock()
     backend = Faulty(MemoryBackend(fsspec.filesystem("memory")), plan, world=clock)
-    return Store(backend, f"/interrupted-{version_of or id(backend)}", world=clock), backend
+    return Store(backend, f"/interrupted-{version_of or uuid.uuid4().hex}", world=clock), backend
 
 
 def test_faulty_refuses_a_plan_for_an_unknown_operation():
@@ -672,3 +692,5 @@ def test_sync_store_has_every_verb_of_the_async_store(ours, theirs):
         assert mine.__doc__
         alone = its.__doc__.replace(">>> async ", ">>> ").replace("await ", "")
         assert mine.__doc__ == alone or (ours, verb) == (Exclusive, "write")
+        with pytest.raises(TypeError, match=rf"^{ours.__name__}\.{verb}\(\)"):
+            mine(SimpleNamespace(_async=None, _drive=SimpleNamespace(run=None)), attempts=0)

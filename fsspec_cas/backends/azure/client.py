@@ -130,7 +130,7 @@ class AzureBackend(AioBackend):
             max_single_get_size=_ONE_REQUEST_BYTES,
         )
 
-    def _unsent(self, error: Exception, path: str) -> NotApplied:
+    def _preparation_failed(self, error: Exception, path: str) -> NotApplied:
         passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
         if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
             return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")

@@ -71,7 +71,7 @@ class GcsBackend(AioBackend):
             return dict(make(request.headers))
         return dict(await asyncio.to_thread(make, request.headers))
 
-    def _unsent(self, error: Exception, path: str) -> NotApplied:
+    def _preparation_failed(self, error: Exception, path: str) -> NotApplied:
         """Return NotApplied if credentials may come later, else raise AccessDenied."""
         cause = error.__cause__ if isinstance(error, HttpError) else error
         if isinstance(error, asyncio.TimeoutError):

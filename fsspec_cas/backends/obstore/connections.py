@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from fsspec_cas.backends.http import LONGEST_S
 from fsspec_cas.backends.last_byte import hold_last_byte_here
 from fsspec_cas.backends.reply import HttpReply
 from fsspec_cas.machine import Machine
@@ -132,7 +133,7 @@ def _let_wait(connection: http.client.HTTPConnection, seconds: float) -> None:
     if seconds <= 0:
         raise TimeoutError("the timeout has passed")
     if connection.sock is not None:
-        connection.sock.settimeout(seconds)
+        connection.sock.settimeout(min(seconds, LONGEST_S))
 
 
 def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:

@@ -146,7 +146,7 @@ class S3Backend(S3Api, AioBackend):
             self.expect_request_ids()
         return client
 
-    def _unsent(self, error: Exception, path: str) -> NotApplied:
+    def _preparation_failed(self, error: Exception, path: str) -> NotApplied:
         """Return `NotApplied` for a passing failure to get credentials.
 
         A name that botocore rejects raises InvalidInput, any other failure AccessDenied.

@@ -6,11 +6,13 @@ What it promises is tested by `conformance/test_obstore.py`, that it sends once 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import pickle
 import socket
 import time
 
+import fsspec
 import pytest
 from obstore.fsspec import FsspecStore
 from patience import PATIENCE_S
@@ -78,6 +80,22 @@ def test_filesystem_of_the_caller_is_accepted():
         store = Store.from_filesystem(fs, "bucket/x")
         assert store.read("a").data == b"data"
         assert pickle.loads(pickle.dumps(store)).read("a").data == b"data"
+
+
+def test_listed_version_is_accepted_by_put_if_match(over_obstore):
+    folder = over_obstore.new_prefix().removeprefix("s3://")
+    given = {name: value for name, value in over_obstore.storage_options.items() if name != "client"}
+    fs = fsspec.filesystem("cas", fs=FsspecStore("s3", **given))
+    version = str(fs.put_if_absent(f"{folder}/a", b"1"))
+    assert (
+        [entry["version"] for entry in fs.ls(folder, detail=True)] == [fs.info(f"{folder}/a")["version"]] == [version]
+    )
+    assert str(fs.put_if_match(f"{folder}/a", b"2", version)) != version
+
+
+def test_endless_timeout_is_accepted():
+    with Wire(GOOD) as wire:
+        assert opened(wire.endpoint).read("a", timeout=math.inf).data == b"data"
 
 
 def test_missing_credentials_are_not_taken_for_an_answer_of_the_store(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +16,19 @@ from botocore.parsers import create_parser
 from botocore.session import Session
 
 from fsspec_cas.answer import Entry, Page
-from fsspec_cas.backends.reply import HttpReply, StatementKind, StoreRequest, StoreStatement, Unproven, Verb
+from fsspec_cas.backends.reply import (
+    HttpReply,
+    StatementKind,
+    StoreRequest,
+    StoreStatement,
+    Unproven,
+    Verb,
+    http_date_ms,
+    iso_ms,
+)
 from fsspec_cas.backends.s3.answers import S3Dialect, version_of
 
+DAY = "Sat, 21 Nov 2026"
 SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 ENTRY = "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>&quot;e&quot;</ETag><Size>{}</Size></Contents>"
 
@@ -58,6 +70,7 @@ def heard(data: bytes, status: int = 200) -> Any:
         body(("a+b%20c%2Bd", "2026-11-21T11:00:00.5Z", 1), head="<EncodingType>url</EncodingType>"),
         body(("a+b%20c%2Bd", "2026-11-21T11:00:00+02:00", 1)),
         body((" spaces ", "2026-11-21T11:00:00.123456Z", 2**40)),
+        body(("a", "2026-11-21T11:00:00.9996Z", 1), ("b", "2026-11-21T11:00:00.1234567+02:00", 1)),
     ],
 )
 def test_page_is_read_as_botocore_reads_it(data: bytes) -> None:
@@ -71,6 +84,7 @@ def test_page_is_read_as_botocore_reads_it(data: bytes) -> None:
         b"<ListBucketResult",
         body().replace(b"<IsTruncated>false</IsTruncated>", b""),
         body(("a", "yesterday", 1)),
+        body(("a", "2026-11-21T11:00:00.1234x67Z", 1)),
         body(head="<Prefix>elsewhere</Prefix>"),
         body().replace(b"<Name>", b"<Contents><Key>a</Key></Contents><Name>"),
     ],
@@ -78,6 +92,24 @@ def test_page_is_read_as_botocore_reads_it(data: bytes) -> None:
 def test_malformed_listing_page_is_not_believed(data: bytes) -> None:
     assert isinstance(heard(data), Unproven)
     assert isinstance(heard(body(), 404), Unproven)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (iso_ms, "2026-11-21T04:00:00.5"),
+        (http_date_ms, "Sat Nov 21 04:00:00 2026"),
+        (http_date_ms, f"{DAY} 04:00 -0000"),
+    ],
+)
+def test_time_without_a_zone_is_utc(read: Callable[[str], int], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert read(text) // 1000 == 1795233600
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_truncated_page_without_a_token_is_refused_at_once() -> None:

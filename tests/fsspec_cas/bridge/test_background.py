@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 from patience import until
@@ -44,6 +45,17 @@ def test_exception_of_a_call_is_its_answer_and_the_next_call_begins() -> None:
         with pytest.raises(ZeroDivisionError):
             background.begin(lambda: 1 // 0).result(LONG_S)
     assert background.begin(lambda: 1).result(LONG_S) == 1
+
+
+def test_exit_waits_once_for_all_calls() -> None:
+    background, over = Background(), threading.Event()
+    calls = [background.begin(lambda: over.wait(LONG_S)) for _ in range(20)]
+    began_s = time.monotonic()
+    background.wait(0.2)
+    waited_s = time.monotonic() - began_s
+    over.set()
+    assert [call.result(LONG_S) for call in calls] == [True] * 20
+    assert 0.2 <= waited_s < 2
 
 
 def test_threads_end_when_no_call_comes() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from fsspec_cas.bridge import drive
 from fsspec_cas.bridge.drive import OnLoop
+from fsspec_cas.bridge.threads import ForTasks, awaited, iterated, run_here, threaded
 from fsspec_cas.errors import CasError
 
 LONG_S = 60.0
@@ -153,3 +154,27 @@ def test_handled_error_keeps_no_objects_alive():
         assert held[0]() is None
     finally:
         gc.enable()
+
+
+class Plain:
+    def go(self, to: str) -> str:
+        return to
+
+    def walk(self, to: str) -> Iterator[str]:
+        yield to
+
+
+class AsyncPlain(ForTasks[Plain]):
+    go = threaded(Plain.go)
+    went = awaited(Plain.go, lambda plain, to: run_here(lambda: plain.go(to)))
+    walk = iterated(Plain.walk)
+
+
+async def test_refused_argument_is_reported_for_the_class_that_was_called() -> None:
+    plain = AsyncPlain(Plain())
+    with pytest.raises(TypeError, match=r"^AsyncPlain\.go\(\)"):
+        await plain.go(attempts=0)
+    with pytest.raises(TypeError, match=r"^AsyncPlain\.go\(\)"):
+        await plain.went(attempts=0)
+    with pytest.raises(TypeError, match=r"^AsyncPlain\.walk\(\)"):
+        await anext(plain.walk(attempts=0))

@@ -187,7 +187,7 @@ def test_every_way_to_create_is_exclusive(fs, path, at, tmp_path_factory, create
     create(fs, path, str(local))
     assert at.plain.cat_file(path) == b"mine"
     at.plain.pipe_file(path, b"theirs")
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExists, match=r"already exists \(.*\); it was not written"):
         create(fs, path, str(local))
     assert at.plain.cat_file(path) == b"theirs"
 

@@ -33,8 +33,8 @@ def queue(*arguments, stdin="", code=0):
 
 def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert "create it with `lockprovider queue create URL`" in queue("stat", url, code=2).stderr
-    queue("create", url, "--max-attempts", 2)
-    queue("create", url, "--max-attempts", 2)
+    for _ in range(2):
+        assert queue("create", url, "--max-attempts", 2).stdout == f"exists: {url}\n"
     assert "already exists with" in queue("create", url, code=2).stderr
     assert "put: 3; already there: 0" in queue("put", url, "--producer", "days", stdin="a\nb\nc\n").stdout
     assert json.loads(queue("put", url, "--producer", "days", "--json", stdin="a\nb\nc\nd\n").stdout)["again"] == 3

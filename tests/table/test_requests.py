@@ -121,7 +121,7 @@ def test_properties_changed_by_another_are_noticed_before_any_write(tmp_path: Pa
     table.append(rows((1, "a", 1)))
     Table.open(table.url, settings=SETTINGS).lock.acquire().release()
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
-    properties.write_text(properties.read_text() + "hoodie.compaction.payload.class=another\n")
+    properties.write_text(properties.read_text() + "hoodie.parquet.compression.codec=gzip\n")
     table.append(rows((2, "a", 2)))
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
     assert not list((tmp_path / "t" / ".hoodie" / ".heartbeat").iterdir())

@@ -40,7 +40,7 @@ _EARLIEST = {
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
 INT96_UNIT = "us"  # Spark's old timestamps: in nanoseconds years after 2262 overflow.
-_ENCRYPTED = ("no decryption found", "Cannot decrypt")  # in pyarrow's errors: the footer, a column
+_ENCRYPTED = ("no decryption found", "Cannot decrypt")  # of a footer, a column
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 128 << 20
 
@@ -239,7 +239,7 @@ def keys_of(file: ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return the least and greatest record key from a footer; None if not recorded, or not ASCII."""
+    """Return the least and greatest record key, or None; also None if not ASCII."""
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():

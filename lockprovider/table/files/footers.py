@@ -173,7 +173,7 @@ class FooterNotes:
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
         """Call `look_up`; return the `paths` that certainly have no wanted key, never one without a note.
 
-        Above 10,000 keys, only compares ranges.
+        Above 10,000 keys, only compares ranges. Without keys, returns all paths.
         """
         self.look_up(store, paths)
         if not len(wanted):
@@ -191,7 +191,7 @@ class FooterNotes:
     def _look(self, store: Store, paths: Iterable[str]) -> None:
         """Cache new notes of the lock folder if more than 8 of `paths` have none and were not sought before.
 
-        Ignores store errors.
+        Remembers these as sought. Ignores store errors, and does nothing without `beside_the_lock`.
         """
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
@@ -395,7 +395,10 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return an Arrow filter for values in `bounds`, nulls included; always true if `kind` cannot hold the bounds."""
+    """Return an Arrow filter for values in `bounds`, also null if these have it.
+
+    Always true if `kind` cannot hold them.
+    """
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()
     try:

@@ -256,9 +256,10 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker, and cache its note; keep an earlier attempt's file with the same keys.
+        """Create a base file after its marker, cache its note, and return its statistics with the size.
 
-        Raises `Aborted` if it has others, or the instant was rolled back.
+        Keeps an earlier attempt's file with the same keys. Raises `Aborted` if it has others, or the instant was rolled
+        back.
         """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)

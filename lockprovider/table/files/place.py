@@ -154,7 +154,7 @@ def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextM
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """Return the match by a column of whole numbers; None if a schema lacks it or a key is no number."""
+    """Return the match by a column of whole numbers, or None."""
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
     numbers = numbers_of(keys)
@@ -200,7 +200,6 @@ class KeyFile:
         return base_file.keys_of(self._file)
 
     def shared(self, other: KeyFile) -> pa.Array:
-        """Return the keys that both files have; read only footers if the key ranges are disjoint."""
         mine, theirs = self._note.ends, other._note.ends
         if mine is not None and theirs is not None and (mine[1] < theirs[0] or theirs[1] < mine[0]):
             return pa.array([], pa.string())

@@ -202,7 +202,7 @@ class BloomFilter:
 
 
 class Asked:
-    """Keys to look up in many filters, hashed once for each filter size."""
+    """Keys to look up in many filters."""
 
     def __init__(self, keys: Any) -> None:
         self._data, self._offsets = utf8(keys)

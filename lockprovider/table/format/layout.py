@@ -107,7 +107,7 @@ def parse_marker(path: str) -> Marker | None:
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file`, also one of JVM Hudi's timeline server; skip other lines."""
+    """Parse the markers in a `markers_file`; skip other lines."""
     folder = path.rpartition("/")[0]
     with undamaged(f"{path} is no list of markers"):
         return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))

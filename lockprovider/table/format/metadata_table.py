@@ -59,7 +59,6 @@ class FileListing:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """File sizes by path, in listed partitions only, as readers see them."""
         return {
             join(partition, name): size
             for partition, files in self.files.items()

@@ -154,7 +154,7 @@ V8_MERGE = {
     },
 }
 
-# Flink's default, by Hudi's own rule (`inferRecordMergeModeFromPayloadClass`)
+# Flink's default
 _SAME_PAYLOAD = {"org.apache.hudi.common.model.EventTimeAvroPayload": V8_MERGE[EVENT_TIME][PAYLOAD]}
 
 _OWN_RULE = "hoodie.table.partial.update.mode"  # which columns count as not given
@@ -227,7 +227,7 @@ class TableConfig:
     # Source: Hudi `KeyGeneratorType.getKeyGeneratorClassName`.
     @property
     def unknown_generator(self) -> str:
-        """The `key=value` of a key generator unknown here, or empty text; the JVM prefers the class to the type."""
+        """The `key=value` of a key generator unknown here, or empty; the JVM prefers the class to the type."""
         kind, stated = self.keygenerator_type.removesuffix("_AVRO"), self.raw.get(_KEYGEN_CLASS, "").strip()
         name = f"org.apache.hudi.keygen.{_KEYGENS.get(kind, '')}KeyGenerator"
         if stated and (not self.keygenerator or stated.replace("AvroKey", "Key") != name):

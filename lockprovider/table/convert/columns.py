@@ -19,7 +19,7 @@ from pyarrow import types
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.errors import UnsupportedSchema
-from lockprovider.table.format.schema import META_COLUMNS
+from lockprovider.table.format.schema import FLINK_OPERATION, META_COLUMNS
 
 COLUMN_TYPES = (
     "bool", "int32", "int64", "float32", "float64", "decimal", "string", "binary", "date", "timestamp", "timestamp UTC",
@@ -176,6 +176,7 @@ READ = Rules.of(
 )
 
 
+_RESERVED = frozenset({*META_COLUMNS, FLINK_OPERATION})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -222,7 +223,7 @@ def _check_names(names: Sequence[str], path: str) -> None:
                 f"column name {name!r}{owner} cannot be used: rename it, with letters, digits and _ only, "
                 "and no digit first"
             )
-        if name in META_COLUMNS:
+        if name.lower() in _RESERVED:
             raise UnsupportedSchema(f"column name {name!r}{owner} is one of Hudi's meta columns: rename it")
         if name.lower() in spellings:
             raise UnsupportedSchema(

@@ -309,9 +309,7 @@ def _changes(
     Raises InvalidInput for a table column named like the operation.
     """
     schema = table.schema(span.then if span.then.writes else timeline)
-    if OPERATION in schema.names:
-        raise InvalidInput(f"column {OPERATION!r} of the table has the name of the operation; read it by a scan")
-    result = pa.schema([pa.field(OPERATION, pa.string()), *selected(schema, columns)])
+    result = changes_schema(schema, columns)
     if not span.commits:
         return Changes(span.checkpoint, (), result, (), table.place)
     files = table.data_files()
@@ -336,6 +334,13 @@ def _changes(
         PartitionChanges(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items()
     )
     return Changes(span.checkpoint, span.commits, result, tuple(parts), table.place)
+
+
+def changes_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns of changes, the operation first; raise InvalidInput if the table has its name in any case."""
+    if named := [name for name in schema.names if name.lower() == OPERATION]:
+        raise InvalidInput(f"column {named[0]!r} of the table has the name of the operation; read it by a scan")
+    return pa.schema([pa.field(OPERATION, pa.string()), *selected(schema, columns)])
 
 
 def check_since(

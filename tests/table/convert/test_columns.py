@@ -141,6 +141,8 @@ def test_new_fields_of_rows_are_found_at_every_depth() -> None:
         (pa.schema([("1a", pa.int64())]), "column name '1a' cannot be used: .* and no digit first"),
         (pa.schema([("st", pa.struct([("1a", pa.int64())]))]), "column name '1a' in 'st' cannot be used"),
         (pa.schema([("st", pa.struct([(META_COLUMNS[0], pa.string())]))]), "in 'st' is one of Hudi's meta columns"),
+        (pa.schema([("_hoodie_operation", pa.string())]), "'_hoodie_operation' is one of Hudi's meta columns"),
+        (pa.schema([("_HOODIE_file_name", pa.string())]), "'_HOODIE_file_name' is one of Hudi's meta columns"),
     ],
 )
 def test_column_name_that_cannot_be_used_is_refused_with_its_place(schema: pa.Schema, text: str) -> None:

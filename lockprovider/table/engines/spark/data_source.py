@@ -26,7 +26,7 @@ from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
-from lockprovider.table.read.consistent import changes_since, check_since
+from lockprovider.table.read.consistent import changes_schema, changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
@@ -75,8 +75,8 @@ class HudiCas(DataSource):
         timeline = table.timeline()
         check_times(table, timeline, options)
         self._pinned = options.as_of or latest_completion(timeline) or None
-        schema = selected(table.schema(timeline), options.columns)
-        return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)
+        columns_of = changes_schema if options.changes else selected
+        return from_arrow_schema(columns_of(table.schema(timeline), options.columns))
 
     @without_traceback()
     def reader(self, schema: StructType) -> BatchReader:
@@ -229,6 +229,7 @@ class BatchReader(ReadsParts, DataSourceReader):
         if options.begin is None and options.end is None and not options.changes:
             return slice_parts(table, snapshot_scan(table, options, schema.names, self._pinned), schema)
         timeline = table.timeline()
+        check_times(table, timeline, options)
         begin = _START if not options.begin else _time(table, timeline, options.begin)
         end = latest_completion(timeline) if options.end is None else _time(table, timeline, options.end)
         return changed(table, options, schema, begin, end)
@@ -283,7 +284,8 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
         Called before the batch is committed.
         """
-        names = [name for name in self._schema.names if name != OPERATION]
+        changes = self._options.changes
+        names = [name for name in self._schema.names if not (changes and name == OPERATION)]
         table_columns = selected(self._table.schema(), names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
         table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}
@@ -327,11 +329,8 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
-    """Raise InvalidInput for invalid times, an `end` before `begin`, or `changes` with `as_of` or `filter`."""
-    if options.changes and (options.as_of is not None or options.filter is not None):
-        raise InvalidInput(
-            "changes=true cannot be used with as_of or filter: set begin and end, and call where on the DataFrame"
-        )
-    begin, end, _ = (_time(table, timeline, v) if v else None for v in (options.begin, options.end, options.as_of))
+    """Raise InvalidInput for invalid times, or an `end` before `begin`."""
+    begin = _time(table, timeline, options.begin) if options.begin else None
+    end, _ = (None if v is None else _time(table, timeline, v) for v in (options.end, options.as_of))
     if begin is not None and end is not None and end < begin:
         raise InvalidInput(f"end {end} is before begin {begin}: set the earlier one as begin")

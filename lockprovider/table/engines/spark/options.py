@@ -67,6 +67,12 @@ def _names(_: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _some_names(name: str, text: str) -> tuple[str, ...]:
+    if not (names := _names(name, text)):
+        raise InvalidInput(f"{name}={text} names nothing: leave it out")
+    return names
+
+
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise InvalidInput(f"{name}={text} is neither true nor false")
@@ -86,9 +92,9 @@ def _if_exists(name: str, text: str) -> str:
 
 _PARSERS: Mapping[str, Parser] = {
     "storage_options": json_option,
-    "columns": _names,
+    "columns": _some_names,
     "filter": text_option,
-    "partitions": _names,
+    "partitions": _some_names,
     "as_of": text_option,
     "begin": text_option,
     "end": text_option,
@@ -161,6 +167,10 @@ class SparkOptions:
         result = cls(lowered["path"], hudi=hudi, merge_schema=values.pop("mergeSchema", False), **values)
         if result.read_optimized:
             result.refuse("a read of base files only", "begin", "end", "changes")
+        if result.changes and (result.as_of is not None or result.filter is not None):
+            raise InvalidInput(
+                "changes=true cannot be used with as_of or filter: set begin and end, and call where on the DataFrame"
+            )
         return result
 
     def refuse(self, purpose: str, *names: str) -> None:
@@ -213,6 +223,7 @@ _INSTEAD_OF = {
     "hoodie.datasource.read.incr.path.glob": "use the option partitions",
     "hoodie.datasource.read.paths": "give the table's URL as path",
     "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "catch HistoryGone, then read the whole table",
+    "hoodie.datasource.overwrite.mode": "set hoodie.datasource.write.operation=insert_overwrite to replace partitions",
 }
 _CDC = "set changes=true instead, which adds the column _operation with the kind of each row's change"
 
@@ -238,7 +249,7 @@ def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
         raise InvalidInput(f"{_FORMAT}={lowered[_FORMAT]} is not supported: {_CDC}")
     for key, name in ((_BEGIN, "begin"), (_END, "end"), (_AS_OF, "as_of"), (_OFFSET, "starting")):
         if key in lowered:
-            translated[name] = _time(lowered[key])
+            translated[name] = _time(lowered[key]) or ("" if name in {"begin", "starting"} else lowered[key])
     conflicting = [name for name, value in translated.items() if lowered.get(name, value) != value]
     if conflicting:
         raise InvalidInput(
@@ -313,9 +324,22 @@ _OF_TABLES: Mapping[str, tuple[Parser, str, tuple[str, ...]]] = {
     "url_encode": (_flag, "url_encode", (f"{_OF_WRITES}partitionpath.urlencode",)),
 }
 _OBEYED_BY_WRITES = frozenset({_OPERATION, *(name for _, _, names in _OF_TABLES.values() for name in names)})
-_WITHOUT_EFFECT_ON_WRITES = frozenset(
-    {f"{_OF_WRITES}row.writer.enable", f"{_OF_WRITES}streaming.retry.count", f"{_OF_WRITES}streaming.retry.interval.ms"}
+_WITHOUT_EFFECT_ON_WRITES = (
+    f"{_OF_WRITES}row.writer.enable",
+    f"{_OF_WRITES}streaming.retry.",
+    "hoodie.datasource.hive_sync.",
+    "hoodie.datasource.meta.sync.",
+    "hoodie.datasource.meta_sync.",
+    "hoodie.datasource.compaction.",
+    "hoodie.datasource.clustering.",
+    "hoodie.table.services.",
+    "hoodie.table.cdc.enabled",
+    "hoodie.table.format",
+    "hoodie.table.base.file.format",
+    "hoodie.table.multiple.base.file.formats.enable",
 )
+_DECISIVE = ("hoodie.datasource.", "hoodie.table.", "hoodie.keygen.", "hoodie.compaction.payload.")
+_ENDS = tuple({f".{name.removeprefix(_OF_WRITES).removeprefix(_HUDI)}" for name in _OBEYED_BY_WRITES})
 
 
 class WriteOperation(str, Enum):
@@ -339,14 +363,11 @@ class HudiWrite:
     def of(cls, options: Mapping[str, str], *, overwrite: bool = False) -> HudiWrite:
         """Parse Hudi's write options; `overwrite` is Spark's mode.
 
-        InvalidInput: conflicting or unsupported ones, or unknown ones of `hoodie.datasource.write.`; ignores others.
+        InvalidInput: conflicting or unsupported ones, or unknown ones that decide rows; ignores others.
         """
-        supported = _OBEYED_BY_WRITES | _WITHOUT_EFFECT_ON_WRITES
-        strange = sorted(key for key in options if key.startswith(_OF_WRITES) and key not in supported)
-        if strange:
-            names = sorted(key.removeprefix(_OF_WRITES) for key in _OBEYED_BY_WRITES if key.startswith(_OF_WRITES))
-            alike = get_close_matches(strange[0].removeprefix(_OF_WRITES), names, n=1, cutoff=0.8)
-            hint = f"did you mean {_OF_WRITES}{alike[0]}?" if alike else "leave them out"
+        if strange := sorted(filter(_would_mislead, options)):
+            alike = get_close_matches(strange[0], sorted(_OBEYED_BY_WRITES), n=1, cutoff=0.9)
+            hint = f"did you mean {alike[0]}?" if alike else _INSTEAD_OF.get(strange[0], "leave them out")
             raise InvalidInput(f"options {strange} would have no effect here: {hint}")
         given = {
             name: parse(keys[0], text)
@@ -386,6 +407,15 @@ class HudiWrite:
                     f"{keys[0]}={_text(value)}, but the existing table has {_text(actual) or 'none'}: leave the "
                     "option out"
                 )
+
+
+def _would_mislead(key: str) -> bool:
+    """Return whether an option that is not obeyed decides rows, or is almost one that is."""
+    if key in _OBEYED_BY_WRITES or key.startswith(_WITHOUT_EFFECT_ON_WRITES):
+        return False
+    return key.startswith(_DECISIVE) or bool(
+        key.endswith(_ENDS) or get_close_matches(key, sorted(_OBEYED_BY_WRITES), n=1, cutoff=0.9)
+    )
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:

@@ -66,7 +66,7 @@ def batches(
 
 @dataclass(frozen=True)
 class _Batches:
-    """Function made by `batches`. Picklable: Spark Connect calls it in a server process."""
+    """Picklable: Spark Connect calls it in a server process."""
 
     table: TableContext
     change: Callable[[TransactionHandle, DataFrame], object]

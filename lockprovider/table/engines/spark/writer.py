@@ -95,7 +95,7 @@ def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> Tabl
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """Result of one task: its files, instant and stream."""
+    """Result of one task."""
 
     begin: str
     stats: list[WriteStat]

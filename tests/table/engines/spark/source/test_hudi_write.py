@@ -75,6 +75,16 @@ def test_option_chooses_the_write_operation(
         ({f"{W}insert.drop.duplicates": "true"}, "would have no effect here: leave them out"),
         ({f"{W}record.merge.mode": "COMMIT_TIME_ORDERING"}, "would have no effect here: leave them out"),
         ({f"{W}qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq": "1"}, "would have no effect here: leave them out"),
+        ({"hoodie.datasource.wirte.operation": "insert_overwrite"}, f"did you mean {W}operation?"),
+        ({"hoodie.datasourcewrite.operation": "insert_overwrite"}, f"did you mean {W}operation?"),
+        ({"hoodie.operation": "insert_overwrite"}, "would have no effect here: leave them out"),
+        ({"hoodie.tabel.name": "trips"}, "did you mean hoodie.table.name?"),
+        ({"hoodie.table.recordkey.field": "id"}, "did you mean hoodie.table.recordkey.fields?"),
+        ({"hoodie.table.keygenerator.type": "TIMESTAMP"}, "would have no effect here: leave them out"),
+        ({"hoodie.keygen.timebased.output.dateformat": "yyyy"}, "would have no effect here: leave them out"),
+        ({"hoodie.datasource.overwrite.mode": "dynamic"}, f"set {W}operation=insert_overwrite to replace partitions"),
+        ({"hoodie.datasource.insert.dup.policy": "drop"}, "would have no effect here: leave them out"),
+        ({"hoodie.compaction.payload.class": "x.Mine"}, "would have no effect here: leave them out"),
         ({f"{W}partitionpath.field": "part:SIMPLE"}, "['part:SIMPLE'] are not column names"),
         ({"hoodie.table.ordering.fields": "ts,id"}, "has several columns"),
         ({f"{W}precombine.field": "ts", "hoodie.table.ordering.fields": "id"}, "contradict each other"),
@@ -85,6 +95,20 @@ def test_option_chooses_the_write_operation(
 def test_option_without_effect_is_refused(options: dict[str, str], words: str, overwrite: bool) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         HudiWrite.of(options, overwrite=overwrite)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        f"{W}row.writer.enable",
+        "hoodie.datasource.hive_sync.enable",
+        "hoodie.table.services.enabled",
+        "hoodie.upsert.shuffle.parallelism",
+        "hoodie.parquet.max.file.size",
+    ],
+)
+def test_option_that_decides_no_row_is_accepted(option: str) -> None:
+    assert HudiWrite.of({**WHOLE, option: "1"}) == HudiWrite.of(WHOLE)
 
 
 def test_delete_is_refused_with_mode_overwrite() -> None:

@@ -11,10 +11,12 @@ import pytest
 pytest.importorskip("pyspark.sql.datasource")
 
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import LongType, StructType
 from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import CommitResult, Table, TableSpec
+from lockprovider.table import CommitResult, Table, TableSpec, UnsupportedSchema
 from lockprovider.table.engines.spark.data_source import HudiCas, StreamReader
 from lockprovider.table.engines.spark.errors import typed_errors
 
@@ -40,10 +42,11 @@ def source(table: Table, options: dict[str, str]) -> HudiCas:
     return HudiCas({"path": table.url, **options})
 
 
-def read(table: Table, options: dict[str, str]) -> list[int]:
+def read(table: Table, options: dict[str, str], columns: StructType | None = None) -> list[int]:
+    """Read the ids; `columns`: those that a user gives, in which case Spark does not ask the source for its own."""
     with typed_errors():
         found = source(table, options)
-        reader = found.reader(found.schema())
+        reader = found.reader(found.schema() if columns is None else columns)
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return sorted(value for batch in batches for value in batch.column("id").to_pylist())
 
@@ -117,12 +120,53 @@ def test_stream_of_net_changes_can_select_columns(table: Table, done: list[Commi
         ({"as.of.instnt": "x"}, "did you mean as.of.instant?"),
         ({"filtr": "id = 1"}, "did you mean filter?"),
         ({"timestampAsOf": "2026-01-02"}, "timestampasof is not known"),
+        ({"as.of.instant": "000"}, "'000' is not a time"),
+        ({"as_of": ""}, "'' is not a time"),
+        ({"end": ""}, "'' is not a time"),
+        ({"columns": ","}, "columns=, names nothing"),
+        ({"partitions": ""}, "partitions= names nothing"),
     ],
 )
 def test_option_that_is_not_obeyed_is_refused(table: Table, options: dict[str, str], why: str) -> None:
     with pytest.raises((InvalidInput, PySparkException, ValueError), match=why) as refused:
         read(table, options)
     assert type(refused.value).__name__ in {"InvalidInput", "InvalidSettings"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"changes": "true", "filter": "id = 1"}, "changes=true cannot be used with as_of or filter"),
+        ({"changes": "true", "as_of": "2999-01-02"}, "changes=true cannot be used with as_of or filter"),
+        ({"begin": "20260102000000000", "end": "20260101000000000"}, "is before begin"),
+        ({"as_of": ""}, "'' is not a time"),
+    ],
+)
+def test_option_is_refused_if_the_user_gives_the_columns(table: Table, options: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        read(table, options, StructType().add("id", LongType()))
+
+
+@pytest.mark.parametrize("name", ["_operation", "_OPERATION"])
+def test_own_operation_column_is_kept_but_not_with_changes(tmp_path: Path, name: str) -> None:
+    rows = pa.table({"id": [1], name: ["buy"]})
+    table = Table.create(tmp_path / "own", TableSpec("t", rows, "id"), settings=SETTINGS)
+    table.append(rows)
+    for columns in ({}, {"columns": f"id,{name}"}):
+        found = source(table, columns)
+        stream = found.streamReader(found.schema())
+        assert isinstance(stream, StreamReader)
+        start = stream.initialOffset()
+        parts = stream.partitions(start, stream.latestOffset(start, stream.getDefaultReadLimit()))
+        assert [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()] == rows.to_pylist()
+    for refused in (source(table, {"changes": "true"}).schema, table.changes):
+        with pytest.raises(InvalidInput, match=f"column '{name}' of the table has the name of the operation"):
+            refused()
+    stream = HudiCas({"path": table.url, "columns": f"id,{name}"}).streamReader(
+        StructType().add("id", LongType()).add(name, LongType())
+    )
+    with pytest.raises(UnsupportedSchema, match=f"columns .'{name} string'. of the table"):
+        stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
 
 
 @pytest.mark.parametrize(

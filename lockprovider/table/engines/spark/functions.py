@@ -63,6 +63,7 @@ AUTO = "auto"
 _PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its locale
 _GLOB = re.compile(r"[][{}*?\\]")
 _HIDDEN = ("_", ".")
+_ROW_INDEX = "_tmp_metadata_row_index"  # Spark reads the row's position instead
 _THIS_CALENDAR = b"3.0.0"  # a text, as Spark compares texts, too
 _OPTIONS = {
     "ignoreMissingFiles": "false",
@@ -392,7 +393,7 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []
-    folder = None if any(types.is_nested(column.type) and has_floats(column.type) for column in scan.read) else folder
+    folder = None if any(map(_is_read_otherwise, scan.read)) else folder
     for file_slice in scan.slices:
         is_alike = folder is not None and is_read_alike(place, file_slice, scan.read, folder)
         (by_spark if is_alike else by_python).append(file_slice)
@@ -404,6 +405,10 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
         rows = reader.parquet(*(f"{folder}/{file_slice.path}" for file_slice in by_spark))
     rows = rows.selectExpr(*map(_by_row, scan.schema))  # texts: a `Column` takes several calls of the JVM
     return rows.union(read_by_python()) if by_python else rows
+
+
+def _is_read_otherwise(column: pa.Field) -> bool:
+    return column.name.lower() == _ROW_INDEX or (types.is_nested(column.type) and has_floats(column.type))
 
 
 def _by_row(column: pa.Field) -> str:

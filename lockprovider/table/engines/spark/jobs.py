@@ -222,7 +222,7 @@ def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, steps: Steps) -> list[str]:
-    """Run the first job, and return the sorted partition paths of the rows."""
+    """Run the first job; return the rows' sorted partition paths."""
     few = rows.select(*planner.config.identifying)
     tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
     partition_rows = collect_rows(tagged.distinct(), few.schema, steps.at(1, "find partitions"))
@@ -270,14 +270,14 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
 
 
 def frame(rows: Any, name: str) -> DataFrame:
-    """Return `rows`, or raise InvalidInput if they are no Spark DataFrame."""
+    """Return `rows`, or raise InvalidInput if no Spark DataFrame."""
     if not isinstance(rows, DataFrame):
         raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a Spark DataFrame")
     return rows
 
 
 def session(spark: Any) -> SparkSession:
-    """Return `spark`, or raise InvalidInput if it is no session."""
+    """Return `spark`, or raise InvalidInput if no session."""
     if not isinstance(spark, SparkSession) and not type(spark).__module__.startswith("pyspark.sql.connect"):
         raise InvalidInput(f"spark is a {type(spark).__name__}, and must be a SparkSession")
     return cast("SparkSession", spark)

@@ -546,8 +546,8 @@ class StatementRun:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """Make the view show the transaction, from now on, if an expression has the text `select`."""
-        if not any("select" in text.lower() for text in texts if text is not None):
+        """Make the view show the transaction, from now on, if an expression may read a view."""
+        if not any("from" in text.lower() for text in texts if text is not None):
             yield
             return
         with SHOWN:

@@ -283,6 +283,13 @@ def test_nested_floats_are_read_by_python(spark: Any, tmp_path: Path) -> None:
     assert (by_spark(spark, table)[1], by_spark(spark, table, ["id"])[1]) == (0, 1)
 
 
+def test_column_that_spark_fills_with_row_numbers_is_read_by_python(spark: Any, tmp_path: Path) -> None:
+    given = pa.table({"id": [1, 2], "_tmp_metadata_row_index": [7, 5]})
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", given, "id"), settings=SETTINGS)
+    table.append(given)
+    assert by_spark(spark, table) == (given, 0)
+
+
 def test_filter_not_expressible_in_sql_is_applied_by_python(spark: Any, tmp_path: Path) -> None:
     table = filled(tmp_path / "t", SPEC)
     for where in (pc.field("value") > 2, [("value", ">", 2)]):

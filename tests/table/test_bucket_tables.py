@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from table.bucket_tables import SPEC, bucket, groups, in_their_buckets
 from table.overwriting import overwritten
-from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows, upsert
+from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, removed, rows, upsert
 
 from lockprovider import InvalidSettings
 from lockprovider.table import (
@@ -251,6 +252,27 @@ def test_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) -> N
     upsert(table, (3, "a", 3), (1, "a", 10))
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10), (2, "a", 2), (3, "a", 3)}
     in_their_buckets(table)
+
+
+def test_adoption_of_buckets_reads_the_keys_of_log_files(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), replace(SPEC, table_type="merge_on_read"), settings=SETTINGS)
+    for same in (True, False):  # base files that fit 8 buckets, too; then log files that do not
+        upsert(table, *((key, "a", key) for key in range(40) if (bucket(key) == bucket(key, 8)) is same))
+    expected = content(table)
+    path = tmp_path / "t/.hoodie/hoodie.properties"
+    with table.lock.acquire():
+        path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "index" not in line))
+    with pytest.raises(UnsupportedTable, match=r"rows of .* are of other buckets with BucketIndex\(buckets=8"):
+        table.adopt_bucket_index(8)
+    upserts = {(key, "a", key) for key in range(40) if bucket(key) != bucket(key, 8)}
+    for file in tmp_path.glob("t/a/*.parquet"):
+        file.unlink()  # as JVM writers leave a bucket that has log files only
+    removed(table, ".hoodie/.locks")
+    logged = Table.open(table.url, settings=SETTINGS)
+    assert content(logged) == upserts < expected
+    logged.adopt_bucket_index(4)
+    upsert(logged, *upserts)
+    assert content(logged) == upserts
 
 
 def test_table_without_buckets_cannot_adopt_them_once_it_has_rows(tmp_path: Path) -> None:

@@ -7,9 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from lockprovider.table.errors import Aborted, Corrupt, UnsupportedTable
-from lockprovider.table.files.base_file import bucket_groups, misplaced
-from lockprovider.table.files.place import KeyFile
+from lockprovider.table.files.base_file import array_of, bucket_groups, misplaced
+from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
+from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.compatibility import (
     STATISTICS,
@@ -114,7 +118,7 @@ _TRIES = 10
 
 
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-    """Read all base files' keys; if each is in its bucket, write the bucket index to the properties under the lock.
+    """Read all keys; if each is in its bucket, write the bucket index to the properties under the lock.
 
     `bucket_by`: the hashed columns; empty: all keys. Raises UnsupportedTable for misplaced rows or another index,
     `Aborted` if writers committed during ten tries.
@@ -141,16 +145,20 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """List files, read base files' keys; raise UnsupportedTable if a row or file id is not of its bucket."""
+    """List files, read all keys; raise UnsupportedTable if a row or file id is not of its bucket."""
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)
     except Corrupt as error:
         raise UnsupportedTable(f"table {config.name!r} has no buckets: {error}") from error
+    rule, full = MergeRule.of(config), hudi_schema.with_meta(table.schema(timeline))
+    names = dict.fromkeys([hudi_schema.RECORD_KEY, *columns_to_merge(full, rule)])
+    columns = pa.schema([full.field(name) for name in names])
     for file_slice in slices:
-        misplaced_rows = misplaced(config, file_slice, KeyFile(table.place, file_slice.path, file_slice.size).keys)
-        if misplaced_rows:
+        parts = merged_rows(table.place, file_slice, columns, rule)
+        count = sum(misplaced(config, file_slice, array_of(rows.column(hudi_schema.RECORD_KEY))) for rows in parts)
+        if count:
             raise UnsupportedTable(
-                f"{misplaced_rows} rows of {file_slice.path!r} are of other buckets with {config.bucket_index}: ask "
+                f"{count} rows of {file_slice.paths[0]!r} are of other buckets with {config.bucket_index}: ask "
                 f"its writer for {BUCKETS} and {HASH_FIELD}"
             )

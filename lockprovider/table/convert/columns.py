@@ -195,7 +195,7 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _caller_level() -> int:
-    """Return the stack level, for the calling function, of the first frame outside of this library."""
+    """Return the stack level of the first frame outside of this library."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1

@@ -89,7 +89,7 @@ def _is_refused(kernel: Callable[[pa.Array], Any], values: pa.Array) -> bool:
 
 
 def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
-    """Return the position of the first value that makes a part `is_refused`, by bisection; one must."""
+    """Return the position of the first value whose part `is_refused`, by bisection; there must be one."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -212,9 +212,11 @@ def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
 
 
 def _required(step: Convert, misfit: Misfit) -> Convert:
+    """Return `step` with a check: a null in its result raises `_ValueMisfit` with `misfit`."""
+
     def run(values: pa.Array) -> pa.Array:
         converted = step(values)
-        if converted.null_count:  # Encoded values do not count theirs.
+        if converted.null_count:
             raise _ValueMisfit(misfit)
         return converted
 

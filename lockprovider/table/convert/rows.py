@@ -159,14 +159,13 @@ def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
 
 
 def _inferred(values: Any) -> Any:
-    """Convert Python objects, NaN to null; raise ValueError for times that pyarrow would cut or shift."""
     array = pa.array(values, from_pandas=True)
     _check_times(values, array.type)
     return array
 
 
 def _check_times(values: Iterable[Any], kind: pa.DataType) -> None:
-    """Raise ValueError for nanoseconds, and unless all times at one place in the objects are of one kind."""
+    """Raise ValueError for Python times that pyarrow would cut or shift: of mixed kinds, or with nanoseconds."""
     if not _has(kind, types.is_temporal):
         return
     present = [value for value in values if not _is_null(value)]

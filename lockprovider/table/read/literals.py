@@ -90,7 +90,7 @@ def _midnight(days: int) -> TimeLiteral:
 
 
 def _moment(match: re.Match[str]) -> TimeLiteral:
-    """Convert a match of `_TIME`, by its zone; a day, time or zone that does not exist raises ValueError."""
+    """Convert a matched ISO text by its zone; a day, time or zone that does not exist raises ValueError."""
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
@@ -250,7 +250,6 @@ def _of_units(value: TimeLiteral, parts: int, seconds: int, bits: int) -> Positi
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether it is a number; NaN raises `LiteralMisfit`."""
     is_nan = value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
     if is_nan:
         raise LiteralMisfit("NaN does not equal any number; use an expression, pc.field(...).is_nan()")

@@ -273,7 +273,6 @@ def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ah
 
 
 def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
-    """Return whether a file column's statistics apply to the present column."""
     before = dict(leaf_types(pa.schema([stored])))
     return all(
         path in before and (before[path] == kind or (types.is_integer(before[path]) and types.is_integer(kind)))

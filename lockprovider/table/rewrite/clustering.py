@@ -185,7 +185,6 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
 
 
 def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
-    """Read a plan; if a write overtook it, remove it and raise `WriteConflict`."""
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
     _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
@@ -197,7 +196,6 @@ def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
 
 
 def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[tuple[tuple[PlannedSlice, ...], tuple[str, ...]]]:
-    """Yield a plan's slices by group and partition, with new file ids, the same in each attempt."""
     for number, group in enumerate(planned.groups):
         for partition in sorted({planned_slice.partition for planned_slice in group.slices}):
             slices = tuple(planned_slice for planned_slice in group.slices if planned_slice.partition == partition)

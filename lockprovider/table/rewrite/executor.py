@@ -110,7 +110,7 @@ def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ..
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """An executor's heartbeat and plan, and sizes of the table's files by path."""
+    """Heartbeat, plan, and sizes of the table's files by path."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned

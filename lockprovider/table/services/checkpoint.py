@@ -1,4 +1,4 @@
-"""Background writes to the lock folder: checkpoints (`state.checkpoint`) and notes from footers (`files.footers`)."""
+"""Background writes to the lock folder: checkpoints and notes from footers."""
 
 from __future__ import annotations
 

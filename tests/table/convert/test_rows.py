@@ -75,7 +75,7 @@ MIXED = "days, times with a zone and times without one are mixed"
     ],
 )
 def test_python_times_that_pyarrow_would_cut_or_shift_are_refused(values: tuple[Any, ...], why: str) -> None:
-    """The type of the first value would be taken, and dropped what others have more."""
+    """apache/arrow #41896: pyarrow takes the first value's type, and drops what others have more."""
     places: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("t", values),
         ("t", tuple([value] for value in values)),

@@ -122,7 +122,8 @@ def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
     try:
         if column_type is not None and _has(column_type, types.is_map):
             return _of_objects(list(series), column_type)
-        return _inferred(series) if series.dtype == object else pa.array(series, from_pandas=True)
+        values = getattr(series.dtype, "categories", series)
+        return _inferred(series) if values.dtype == object else pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, TooLong) as error:
         raise UnsupportedSchema(
             f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; convert its values to one type"
@@ -160,7 +161,7 @@ def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
 
 def _inferred(values: Any) -> Any:
     array = pa.array(values, from_pandas=True)
-    _check_times(values, array.type)
+    _check_times(values, array.type.value_type if types.is_dictionary(array.type) else array.type)
     return array
 
 

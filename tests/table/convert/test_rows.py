@@ -86,6 +86,9 @@ def test_python_times_that_pyarrow_would_cut_or_shift_are_refused(values: tuple[
     for column, given in places:
         with pytest.raises(UnsupportedSchema, match=rf"column '{column}' of dtype object cannot be stored: {why}"):
             converted(column, None, *given)
+    if why == MIXED:
+        with pytest.raises(UnsupportedSchema, match=f"column 't' of dtype category cannot be stored: {why}"):
+            as_table(pd.DataFrame({"t": pd.Categorical(pd.Series(values, dtype=object))}))
 
 
 def test_python_times_of_one_kind_are_stored() -> None:

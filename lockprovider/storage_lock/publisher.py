@@ -1,7 +1,7 @@
 """Fenced publishes of one client; see "Fenced publish" in `lockprovider/SPECIFICATION.md`.
 
 `Lease.publish` stages or encloses the bytes. `commit` takes the steps of `publish_next` until published or the lease
-has ended: `prepare`, `_advance`, `apply_left`, `_apply_own`. Then `settle` reads what became of a commit.
+has ended: `prepare`, `_advance`, `apply_left`, `_apply_own`. After its end `settle` reads what became of a commit.
 
 Not promised: that data is applied which takes longer to write than a lease lives.
 """

@@ -28,6 +28,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow
+from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.transaction.transaction import Transaction
 
 THREE = ((1, "a", 10), (2, "a", 20), (3, "b", 30))
@@ -299,6 +300,14 @@ def test_create_opens_an_existing_equal_table(table: Table, tmp_path: Path) -> N
         Table.create(table.url, TableSpec("t", SCHEMA, "value", "part"), exist_ok=True)
     with pytest.raises(TableExists, match="exist_ok"):
         Table.create(table.url, SPEC)
+
+
+def test_create_makes_the_first_commit_if_an_earlier_creator_died(table: Table, tmp_path: Path) -> None:
+    half = tmp_path / "half" / PROPERTIES
+    half.parent.mkdir(parents=True)
+    half.write_bytes(table.store.read(PROPERTIES).data)
+    for _ in range(2):
+        assert len(Table.create(tmp_path / "half", SPEC, exist_ok=True).timeline().writes) == 1
 
 
 @pytest.mark.parametrize("flag", ["hive_style", "url_encode"])

@@ -37,10 +37,10 @@ _BATCH_ROWS = 16
 
 def read_history(table: TableKnowledge) -> History:
     """Read the archive's manifest if its number is new; cache and return it."""
-    return repeat_while_stale(partial(_look, table))
+    return repeat_while_stale(partial(_refresh_history, table))
 
 
-def _look(table: TableKnowledge) -> History:
+def _refresh_history(table: TableKnowledge) -> History:
     number, version = _number(table)
     history = table.history
     if number != history.number:
@@ -179,7 +179,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Return a file's digest from its footer, else (JVM Hudi wrote it) by reading its rows; may raise `Corrupt`."""
+    """Return a file's digest from its footer, else (of JVM Hudi) by reading its rows; may raise `Corrupt`."""
     digest = lsm.digest_of(file.metadata.metadata)
     if digest is not None:
         return digest

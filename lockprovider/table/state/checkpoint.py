@@ -20,7 +20,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog
 
 CHECKPOINTS = ".hoodie/.locks/checkpoints/"
-EVERY = 64  # positions; a record of small commits goes back further
+EVERY = 64  # positions
 KEPT = 2  # per log
 
 

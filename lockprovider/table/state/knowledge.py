@@ -50,7 +50,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class CachedProperties:
-    """The properties at one version of their file; `asked_s`: when the last request for them began."""
+    """The properties at one version of their file; `asked_s`: when they were last requested."""
 
     version: Version
     config: TableConfig
@@ -88,7 +88,7 @@ class ListingState:
 
 @dataclass(frozen=True, slots=True)
 class KeySpellings:
-    """One key by spelling (True: it names its column), from files up to begin time `compared`."""
+    """One key by spelling (True: it names its column), from files up to `compared`."""
 
     compared: str = ""
     samples: Mapping[bool, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ ZONE_MS = 15 * 60_000  # time zones differ by multiples of this
 
 @dataclass(frozen=True)
 class Timeline:
-    """All instants of one listing, ordered by file name. Derived facts are cached."""
+    """All instants of one listing, ordered by file name."""
 
     instants: tuple[Instant, ...] = ()
 
@@ -138,7 +138,7 @@ class Timeline:
         return _perhaps_pending(self.instants)
 
     def next_time(self, now_ms: int, begun: str = "") -> str:
-        """Return a time of now, later than all on the timeline and `begun`."""
+        """Return a time of now, later than all on it and `begun`."""
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:

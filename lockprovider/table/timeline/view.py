@@ -1,7 +1,5 @@
 """The file-system view: the files of a snapshot, as the latest completed slice of each file group.
 
-A log file belongs to the last slice whose base file began before the log completed.
-
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
 
@@ -91,7 +89,7 @@ def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
 
 @dataclass(frozen=True, slots=True)
 class SliceLog:
-    """One log file of a file slice. `path` is relative to the table; `completion` is its instant's."""
+    """One log file of a slice. `path` is relative to the table; `completion` is its instant's."""
 
     file: LogFile
     path: str
@@ -168,7 +166,7 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
 
 
 def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:
-    """Return the file ids of each partition, ordered by partition."""
+    """Return the file ids of each partition, in order."""
     file_ids: dict[str, set[str]] = {}
     for partition, file_id in groups:
         file_ids.setdefault(partition, set()).add(file_id)

@@ -9,9 +9,10 @@ The life of a commit, in the order of the calls:
 3. The engine writes markers and data files, and passes them to `Transaction.add`.
 4. `Transaction.commit` makes the `Proposal` and its `Basis` (the writer's knowledge). `lifecycle.Committing` gets it
    decided, in up to eight tries.
-5. By default the writer validates the proposal and posts it as an intent; the writer that decides it judges it again
-   (`decision.TableDecider`), or leaves that to its own writer (`JudgeAnew`). Both use `decision.decide`. The lock
-   record decides; readers see the commit once its completed file is stored.
+5. By default the writer validates the proposal and asks `Lock.commit` for it. The client that writes the lock record,
+   often this one, judges it by later log entries (`decision.TableDecider`), or leaves that to another try
+   (`JudgeAnew`). Both use `decision.decide`. The record decides; readers see the commit once its completed file is
+   stored.
 6. The writer holds the lock, validates once, and publishes the completed file if the log does not cover the table, if
    other writers cannot judge the commit, if the record is too small for it, if it has `carried_keys`, or for a metadata
    table.

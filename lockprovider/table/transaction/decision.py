@@ -22,7 +22,7 @@ from lockprovider.table.errors import ARCHIVED, Aborted, Corrupt, InvalidRecords
 from lockprovider.table.files.place import KeyFile
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.compatibility import is_unordered
-from lockprovider.table.format.instant import Action, Instant, InstantState, parse_instant, to_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     TIMELINE,
     FileGroup,
@@ -76,7 +76,7 @@ class Basis:
     keys: KeyCheck | None = None
 
     @property
-    def rule(self) -> str:
+    def rule_name(self) -> str:
         """The name of the resolution; empty if other writers do not have it."""
         return next((name for name, rule in RULES.items() if rule is self.resolution), "")
 
@@ -167,7 +167,7 @@ def _check_alive(
     """
     begin, timeline = proposal.begin, view.timeline
     # A rollback without the lock removes the inflight file, unseen in the log.
-    is_young = table.clock.now_ms() - to_ms(begin) < LOOKED_AT_MS
+    is_young = begin > format_ms(table.clock.now_ms() - LOOKED_AT_MS)
     if not (timeline.is_pending(begin) if view.listed else is_young or table.current.has(proposal.inflight)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     heartbeat.require_alive()

@@ -101,9 +101,10 @@ _NEXT: dict[Step, dict[State, State]] = {
 
 def after(state: State, step: Step) -> State:
     """Return the state after `step`; raises `Aborted` after the end, else `InvalidRecords`."""
-    if state not in _NEXT[step]:
+    following = _NEXT[step].get(state)
+    if following is None:
         raise _refusal(state, step)
-    return _NEXT[step][state]
+    return following
 
 
 def _refusal(state: State, step: Step) -> TableError:
@@ -151,7 +152,7 @@ class Started:
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
         """Report the start, read the properties in the background, and clean up after dead writers if due.
 
-        The leader of a batch reads them itself. An error stops the heartbeat. Call it after the transaction owns this
+        A batch's leader reads them itself. An error stops the heartbeat. Call it after the transaction owns this
         instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them

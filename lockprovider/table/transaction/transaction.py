@@ -381,7 +381,7 @@ class Transaction:
         proposal = Proposal(
             self.begin,
             self._action,
-            basis.rule,
+            basis.rule_name,
             self.config.bucket_index is not None,
             config_digest(self.config),
             columns_digest(schema),
@@ -576,7 +576,8 @@ def create_table(
 ) -> _Table:
     """Store the properties of a new table, commit an empty write, and return the table as a `kind`.
 
-    Raises `TableExists`; with `exist_ok` it opens an existing table, unless `_check_same` refuses.
+    Raises `TableExists`; with `exist_ok` it opens an existing table, unless `_check_same` refuses, and makes its first
+    commit if it has none.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):
@@ -592,9 +593,10 @@ def create_table(
     if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
         if not exist_ok:
             raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or pass exist_ok=True")
-        existing = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
-        _check_same(existing, config)
-        return existing
+        table = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)
+        _check_same(table, config)
+        if table.timeline().writes:
+            return table  # else its creator may be dead
     # A failed write's file older than the whole timeline would be visible: a first commit prevents that.
     transact(table, lambda txn: txn.add(()))
     return table

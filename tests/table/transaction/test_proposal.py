@@ -38,7 +38,7 @@ def propose(
     basis = Basis(**{"config": CONFIG, "timeline": Timeline(), "resolution": rule, **seen})
     buckets, keys = basis.config.bucket_index is not None, basis.keys is not None
     data = encode_commit(metadata)
-    return Proposal(B, Action.COMMIT, basis.rule, buckets, "", "", None, keys, data, metadata), basis
+    return Proposal(B, Action.COMMIT, basis.rule_name, buckets, "", "", None, keys, data, metadata), basis
 
 
 def proposal(*stats: WriteStat, **seen: Any) -> Proposal:

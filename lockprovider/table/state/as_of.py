@@ -1,4 +1,4 @@
-"""Snapshots of past moments; errors and retries once their files or instants are gone.
+"""Snapshots of past moments, and errors once their files are gone.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """

@@ -64,7 +64,7 @@ _DIGITS = 17  # of a time; shorter times are stored by name
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at one position of the log `log`; `slices`: the latest slice of each file group."""
+    """The table at one position of a log; `slices`: the latest of each file group."""
 
     log: str
     position: int

@@ -44,7 +44,7 @@ class LocalBeat:
 
     @classmethod
     def decode(cls, data: bytes) -> LocalBeat | None:
-        """Decode a heartbeat; None for other content, such as a JVM writer's empty file."""
+        """Decode a heartbeat; None for other content, such as a JVM writer's."""
         try:
             fields = parse_object(data, most=_LARGEST_BEAT)
             beat = cls(text_in(fields, "boot"), text_in(fields, "host"), float(fields["s"]))

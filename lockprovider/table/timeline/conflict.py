@@ -55,7 +55,7 @@ class ConcurrentOperation:
 
     @property
     def is_table_service(self) -> bool:
-        """Whether it rewrites earlier rows, and may be repeated later."""
+        """Whether it rewrites earlier rows."""
         return self.name in TABLE_SERVICES
 
 

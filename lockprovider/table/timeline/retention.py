@@ -192,7 +192,7 @@ class KeepActive:
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
-    """One completed instant with all its files; a clean may be completed twice."""
+    """One completed instant with all its files."""
 
     completed: tuple[Instant, ...]
     pending: tuple[Instant, ...] = ()
@@ -205,7 +205,7 @@ class Archivable:
 
     @property
     def done(self) -> Instant:
-        """The latest completed state, which counts."""
+        """The latest completed state, which counts; a clean may have two."""
         return max(self.completed, key=lambda instant: instant.completion or "")
 
 

@@ -237,7 +237,7 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """Return by file name how many ms the completion time is ahead of the store's time of the file."""
+    """Return by file name how many ms the completion time is ahead of the store's time."""
     drifts = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)

@@ -1,7 +1,4 @@
-"""Versions: the names of a state of the table, for all verbs.
-
-Begin times of archived commits are unknown; name those by their completion.
-"""
+"""Versions: the names of a state of the table, for all verbs."""
 
 from __future__ import annotations
 

@@ -201,7 +201,8 @@ def _others(
         is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
         earlier = with_logs(table, basis.snapshot.timeline) if is_compacted else []
         if unseen := cleaned_groups(basis.snapshot, earlier, later):  # its new keys may exist there
-            raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
+            winner = next((i.file_name for i, metadata in later if metadata.file_groups & unseen), ARCHIVED)
+            raise WriteConflict(proposal.begin, winner, tuple(sorted(unseen)))
     # A compaction removes no row: rows logged during it stay for the next one.
     operations = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     operations += planned_services(table, timeline)
@@ -344,7 +345,7 @@ class KeyCheck:
             if instant.file_name in self._compared:
                 continue
             for keys in self._shared(self._table.metadata_of(instant).stats):
-                self._table.report("conflict", self._begin, lost_to=instant.begin, keys=len(keys))
+                self._table.report("conflict", self._begin, lost_to=instant.file_name, keys=len(keys))
                 raise WriteConflict(self._begin, instant.file_name, (), keys)
             self._compared.add(instant.file_name)
 

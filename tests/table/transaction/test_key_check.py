@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from table.overwriting import overwrite
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
-from lockprovider.table import InvalidRecords, Table, TableSettings, TableSpec, WriteConflict
+from lockprovider.table import InvalidRecords, Table, TableEvent, TableSettings, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files.place import KeyFile
 from lockprovider.table.format.bloom import BloomFilter, encode_filter
@@ -40,8 +40,10 @@ def race(table: Table) -> list[tuple[int, str, int]]:
 
 
 def test_later_of_two_inserts_of_one_key_gets_an_error_naming_it(table: Table) -> None:
+    seen: list[TableEvent] = []
     with pytest.raises(WriteConflict, match="both inserted key '1'") as lost:
-        race(table)
+        race(Table.open(table.url, settings=CHECKED, watcher=seen.append))
+    assert [event.detail["lost_to"] for event in seen if event.kind == "conflict"] == [lost.value.lost_to]
     assert pickle.loads(pickle.dumps(lost.value)).keys == ("1",)
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (11, "a", 1)}
     assert table.timeline().pending_writes == ()

@@ -113,6 +113,20 @@ def test_later_of_two_writers_of_a_file_group_gives_way(table: Table) -> None:
     assert table.timeline().pending_writes == ()
 
 
+def test_conflict_over_a_cleaned_file_names_the_commit_that_replaced_it(table: Table) -> None:
+    read = upsert(table, (1, "a", 1), (2, "b", 2))
+    late = Transaction(table)
+    won = upsert(table, (1, "a", 10))
+    upsert(table, (2, "b", 20))
+    (cleaned,) = (e.path for e in table.store.list("a/") if read.instant in e.path)
+    table.store.delete(cleaned)
+    engine.write(late, upserts=rows((3, "a", 3)))
+    with pytest.raises(WriteConflict) as caught:
+        late.commit()
+    assert caught.value.lost_to == f"{won.instant}_{won.completion}.commit"
+    assert caught.value.file_groups == won.file_groups
+
+
 def test_conflicting_write_is_undone_without_the_lock(table: Table) -> None:
     for value in (1, 2):
         upsert(table, (1, "a", value))

@@ -24,7 +24,7 @@ from fsspec_cas import Store, Version
 from fsspec_cas.answer import Applied, ConditionFailed, ObjectState
 from fsspec_cas.outcome import Absent, Write
 from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, LockRecord, LockSettings
-from lockprovider.storage_lock.lanes import INK, RED, Box, Lane, Mark, draw_lanes
+from lockprovider.lanes import INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.table import Table, TableSpec
 
 sys.path.insert(0, str(ROOT / "tests"))

@@ -31,7 +31,7 @@ from lockprovider.errors import (
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.async_lock import Acquiring, AsyncLease, AsyncLock
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, JudgeAnew, Void
+from lockprovider.storage_lock.commit_rules import Decided, Decider, Hold, Intent, JudgeAnew, Void
 from lockprovider.storage_lock.lease import Lease, OnLost, until_signal
 from lockprovider.storage_lock.lock import Lock
 from lockprovider.storage_lock.metrics import Counters, Measure, OnMetric

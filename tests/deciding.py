@@ -12,7 +12,7 @@ from patience import until
 
 from fsspec_cas import Machine, Store, World
 from lockprovider import HUDI_LOCK_PATH, Intent, JudgeAnew, Lock, LockRecord, Log, LogEntry, Pending
-from lockprovider.storage_lock import combine
+from lockprovider.storage_lock import commit_rules
 from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.storage_lock.machine import Me, Moment
 
@@ -109,8 +109,8 @@ def decide(store: Store, *intents: Intent, combiner_ms: int = 0, world: World | 
     then = LockRecord.decode(seen.data)
     assert then.log is not None
     at = Moment(world.now_ms(), world.monotonic_s(), str(uuid.uuid4()))
-    batch = combine.choose(then.log, then.all_pending, intents, RULES, at.now_ms)
-    now = combine.combine(DEAD, then, batch, at, last_applied=None, combiner_ms=combiner_ms)
+    batch = commit_rules.choose(then.log, then.all_pending, intents, RULES, at.now_ms)
+    now = commit_rules.combine(DEAD, then, batch, at, last_applied=None, combiner_ms=combiner_ms)
     store.put_if_match(HUDI_LOCK_PATH, now.encode(), seen.version).unwrap()
     return now
 
@@ -122,7 +122,7 @@ def put_there(store: Store, *, combiner_ms: int = 0) -> None:
     for pending in then.all_pending:
         store.put_if_absent(pending.path, pending.data or b"")
     at = Moment(0, 0.0, str(uuid.uuid4()))
-    now = combine.combine(DEAD, then, (), at, last_applied=then.pending, combiner_ms=combiner_ms)
+    now = commit_rules.combine(DEAD, then, (), at, last_applied=then.pending, combiner_ms=combiner_ms)
     store.put_if_match(HUDI_LOCK_PATH, now.encode(), seen.version).unwrap()
 
 

@@ -19,7 +19,7 @@ from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider import cli as lock_cli
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock import combine, machine, polling, publisher, record
+from lockprovider.storage_lock import commit_rules, machine, polling, publisher, record
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -258,7 +258,7 @@ def test_documented_constants_of_the_lock_equal_the_code() -> None:
         f"`validUntil = now + min(validity, {HAND_OVER_S:g} s)`",
         f"After {HAND_OVER_S / 2:g} s the rest is left",
         f"returns {HAND_OVER_S / 2 + GRACE_MS / 1000:g} s after its take",
-        f"At most {combine.MOST_PENDING} are pending at once",
+        f"At most {commit_rules.MOST_PENDING} are pending at once",
         f"After {polling.LONGEST_S:g} s a free lock belongs to any client",
         f"{polling._YIELD_MS / 1000:g} s: every {polling._YIELD_EVERY_MS // 1000} s",
         f"every {polling._YIELD_UNSEEN_MS // 1000} s of a group commit",

@@ -38,9 +38,9 @@ from lockprovider.commands.running import (
     passed_signals,
     reported,
 )
+from lockprovider.lanes import RED, Box, Lane, draw_lanes
 from lockprovider.storage_lock.audit import Audit, How, Overlap, analyse, places
 from lockprovider.storage_lock.audit_log import AuditLog, is_enabled, read_files, set_enabled
-from lockprovider.storage_lock.lanes import RED, Box, Lane, draw_lanes
 from lockprovider.storage_lock.provider import LockPlace, locate
 from lockprovider.storage_lock.record import LockRecord
 from lockprovider.storage_lock.status import (

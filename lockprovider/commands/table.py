@@ -25,9 +25,9 @@ from lockprovider.commands.table_services import (
     opened,
     settings,
 )
+from lockprovider.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.storage_lock.audit import Tenure, analyse, places
 from lockprovider.storage_lock.audit_log import read_files
-from lockprovider.storage_lock.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms

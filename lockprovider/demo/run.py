@@ -31,7 +31,7 @@ from fsspec_cas import CasError, InvalidUrl, Machine, Store, Unavailable, check_
 from fsspec_cas.command import complain
 from lockprovider import LockSettings
 from lockprovider.demo import proof
-from lockprovider.storage_lock.lanes import FAINT, INK, RED, Box, Curve, Lane, Mark, draw_lanes
+from lockprovider.lanes import FAINT, INK, RED, Box, Curve, Lane, Mark, draw_lanes
 from lockprovider.table import HeartbeatSettings, Table, TableEvent, TableExists, TableSettings, TableSpec
 from lockprovider.table.engines.java import find_java, spark_session
 from lockprovider.words import count

@@ -4,10 +4,9 @@
 - `machine`, `driver`: lease protocol
 - `acquire`, `polling`: waiting for the lock
 - `publisher`: fenced publish
-- `committer`, `combine`, `commit_requests`, `record_writer`: group commit
+- `committer`, `commit_rules`, `commit_requests`, `record_writer`: group commit
 - `client`: one client of a lock, of all these
 - `lock`, `async_lock`, `lease`, `provider`: what users hold
 - `heartbeat`: renewal of a lease
 - `metrics`, `otel`, `audit`, `audit_log`, `status`: observers
-- `lanes`: pictures
 """

@@ -8,8 +8,8 @@ from functools import partial
 
 from fsspec_cas import Store, Unknown, Won, World
 from fsspec_cas.machine import Signal
-from lockprovider.storage_lock import combine
-from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void
+from lockprovider.storage_lock import commit_rules
+from lockprovider.storage_lock.commit_rules import Decided, Decider, Hold, Intent, Void
 from lockprovider.storage_lock.record import LARGEST_ENTRY, Log
 
 FOLDER = "intents"
@@ -41,10 +41,10 @@ class Intents:
         """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
-        for entry in self._store.list(self._below + combine.intents_folder(log.name)):
+        for entry in self._store.list(self._below + commit_rules.intents_folder(log.name)):
             name = entry.path.removeprefix(self._below)
-            intent = self._known.get(name) or combine.parse_intent(name, b"")
-            if intent is None or not 0 < entry.size <= LARGEST_ENTRY or combine.is_over(intent, log):
+            intent = self._known.get(name) or commit_rules.parse_intent(name, b"")
+            if intent is None or not 0 < entry.size <= LARGEST_ENTRY or commit_rules.is_over(intent, log):
                 continue
             intent = intent if intent.body else intent.read(log, sample)
             if intent.body:
@@ -77,14 +77,15 @@ class Intents:
 
     def left(self) -> tuple[Intent, ...]:
         parsed = (
-            combine.parse_intent(entry.path.removeprefix(self._below), b"") for entry in self._store.list(self._below)
+            commit_rules.parse_intent(entry.path.removeprefix(self._below), b"")
+            for entry in self._store.list(self._below)
         )
         return tuple(intent for intent in parsed if intent is not None)
 
     def _read(self, names: list[str]) -> Iterable[tuple[str, Intent]]:
         reading = [(name, self._store.in_background(partial(self._body, name))) for name in names]
         for name, answer in reading:
-            intent = combine.parse_intent(name, answer.result())
+            intent = commit_rules.parse_intent(name, answer.result())
             if intent is not None:
                 yield name, intent
 
@@ -147,8 +148,8 @@ class CommitRequests:
         return [request for request in self._all if now_s >= request.deadline_s]
 
     def undecided(self, log: Log | None) -> list[CommitRequest]:
-        verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
-        return [request for request, outcome in verdicts if isinstance(outcome, combine.Undecided)]
+        verdicts = ((request, commit_rules.verdict(log, request.intent, request.decider)) for request in self._all)
+        return [request for request, outcome in verdicts if isinstance(outcome, commit_rules.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
         """Write each request's intent that is not stored yet; True if all are stored.
@@ -176,10 +177,10 @@ class CommitRequests:
         Others go on. Deletes refused and void intents in the background.
         """
         for request in self:
-            match combine.verdict(log, request.intent, request.decider):
+            match commit_rules.verdict(log, request.intent, request.decider):
                 case Decided(path) if path in all_pending:
                     continue
-                case combine.Refused():
+                case commit_rules.Refused():
                     error = _refused_by(request, log, all_pending)
                     if error is not None:
                         self._forget(request)
@@ -211,7 +212,7 @@ def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection
     since = () if log is None else log.since(request.intent.position) or ()
     try:
         request.decider.refuse(request.intent, [entry for entry in since if entry.path not in all_pending])
-    except combine.JudgeAnew:
+    except commit_rules.JudgeAnew:
         return None
     except Exception as error:  # noqa: BLE001 - its writer gets it
         return error

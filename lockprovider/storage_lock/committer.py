@@ -1,4 +1,4 @@
-"""`Committer`: group commit for clients that do not hold the lock, and `Member`, the steps of its thread."""
+"""`Committer`: group commit for clients that do not hold the lock, and `CommitSteps`, the steps of its thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from functools import partial
 from fsspec_cas import CasError, InvalidInput, Store, World, check_path
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown, Unappliable
-from lockprovider.storage_lock import combine
+from lockprovider.storage_lock import commit_rules
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.combine import Decided, Decider, Hold, Intent, Void, is_over
 from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests, Intents
+from lockprovider.storage_lock.commit_rules import Decided, Decider, Hold, Intent, Void, is_over
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
 from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.polling import due_yield_until_ms, others_wait
@@ -65,7 +65,7 @@ class Committer:
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
         self._writer = writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
-        self._member = Member(
+        self._steps = CommitSteps(
             store,
             me,
             world,
@@ -160,7 +160,7 @@ class Committer:
             with self._guard:
                 self._thread, requests, self._new = None, self._new, []
                 self.resting.set()
-                self._member.take(requests)
+                self._steps.take(requests)
                 for request in self._requests:
                     message = f"{request.intent.stem!r} may have been published: {error!r}"
                     self._requests.end(request, PublishUnknown(message))
@@ -169,8 +169,8 @@ class Committer:
     def _turn(self) -> float | None:
         with self._guard:
             requests, self._new = self._new, []
-        self._member.take(requests)
-        return self._member.turn()
+        self._steps.take(requests)
+        return self._steps.turn()
 
     def _ends(self) -> bool:
         """Set `resting`, wait a second for requests, and if none came delete discarded objects.
@@ -210,7 +210,7 @@ class _Leading:
     listing_s: float = 0.0
 
 
-class Member:
+class CommitSteps:
     """Steps of one group commit client. Not thread-safe."""
 
     def __init__(
@@ -300,31 +300,31 @@ class Member:
         )
         situation = replace(situation, others_apply=position is not None)
         pause_s: float | None = 0.0
-        match combine.next_act(record, situation, self._world.now_ms(), self._me.settings.poll):
-            case combine.Combine() if leading is not None:
+        match commit_rules.next_act(record, situation, self._world.now_ms(), self._me.settings.poll):
+            case commit_rules.Combine() if leading is not None:
                 pause_s = self._round(known, leading, situation)
-            case combine.StepDown():
+            case commit_rules.StepDown():
                 self._leading = None
-            case combine.AwaitOthers() if position is not None:
+            case commit_rules.AwaitOthers() if position is not None:
                 pause_s = self._until_applied_s(known, position)
-            case combine.Wait():
+            case commit_rules.Wait():
                 pause_s = _RETRY_S
-            case combine.WriteRecord(leads=announced):
+            case commit_rules.WriteRecord(leads=announced):
                 pause_s = self._write_own(known, leads=announced)
-            case combine.Post() if record.log is not None:
+            case commit_rules.Post() if record.log is not None:
                 pause_s = 0.0 if self._requests.post(undecided, record.log) else _RETRY_S
-            case combine.PollAgain(seconds):
+            case commit_rules.PollAgain(seconds):
                 self._writer.stale = True
                 pause_s = self._next_poll_s(record, seconds)
-            case combine.Free():
+            case commit_rules.Free():
                 pause_s = self._free(known)
-            case combine.Rest():
+            case commit_rules.Rest():
                 pause_s = None
             case _:
                 pause_s = self._all_hold()
         return pause_s
 
-    def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Situation:
+    def _situation(self, known: KnownRecord, undecided: list[CommitRequest]) -> commit_rules.Situation:
         """Gather what `next_act` needs besides the record, without a request.
 
         `undecided`: own requests that the log does not decide.
@@ -333,7 +333,7 @@ class Member:
         # Read first: then what is applied is not among the pending.
         applies, failed = self._applying.busy, self._applying.failed
         all_pending = writer.all_pending(record)
-        return combine.Situation(
+        return commit_rules.Situation(
             all_pending=all_pending,
             waiting=self._waiting(known, undecided) if self._requests and not leads else None,
             undecided=bool(undecided),
@@ -349,7 +349,7 @@ class Member:
         spread_s = seconds + self._world.random() * min(seconds / 4, self._requests.post_s or seconds)
         if not self._record_shows_applied:
             return spread_s
-        return max(spread_s, min(self._requests.first_poll_s(), combine.latest_first_poll_s(record)))
+        return max(spread_s, min(self._requests.first_poll_s(), commit_rules.latest_first_poll_s(record)))
 
     def _applied_by_others(self, known: KnownRecord) -> int | None:
         """Return the index, among all pending publishes, of the first own one that another client applies.
@@ -380,13 +380,13 @@ class Member:
         before = all_pending[:position] if unordered else ()
         return 0.0 if self._applying.check_applied(all_pending[position], before) else max(_LEAST_ROUND_S, put_s / 2)
 
-    def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> combine.Waiting:
+    def _waiting(self, known: KnownRecord, undecided: list[CommitRequest]) -> commit_rules.Waiting:
         now_s = self._world.monotonic_s()
         posted = all(request.is_stored for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - min(request.began_s for request in self._requests)
         # The first write decides, the next shows what is applied.
         writes = 2 if undecided and self._record_shows_applied else 1
-        return combine.Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
+        return commit_rules.Waiting(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
         return "" if self._wants_hold() else self._me.waiter_name
@@ -430,7 +430,7 @@ class Member:
         if may_be_decided:
             self._writer.move_on()
         known = self._writer.known
-        outcome = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
+        outcome = commit_rules.verdict(None if known is None else known.record.log, request.intent, request.decider)
         if isinstance(outcome, Decided):
             raise PublishUnknown(f"the publish of {outcome.path!r} was decided; the next writer of the lock applies it")
         return may_be_decided and isinstance(outcome, Void)
@@ -453,7 +453,7 @@ class Member:
             return 0.0 if self._applying.failed is None else _RETRY_S
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
-    def _round(self, known: KnownRecord, leading: _Leading, situation: combine.Situation) -> float:
+    def _round(self, known: KnownRecord, leading: _Leading, situation: commit_rules.Situation) -> float:
         """Lead one round: list intents; then write the record, after a sleep for the pace, wait, or step down.
 
         A refused write also ends the lead. Returns the pause in seconds.
@@ -464,7 +464,7 @@ class Member:
             return pause_s
         batch: tuple[Pending, ...] = ()
         yield_until_ms = due_yield_until_ms(record, self._world.now_ms())
-        if len(situation.all_pending) < combine.MOST_PENDING and not yield_until_ms:
+        if len(situation.all_pending) < commit_rules.MOST_PENDING and not yield_until_ms:
             sample = b"" if self._decider is None else self._decider.sample
             listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
             listing_s = self._world.monotonic_s()
@@ -472,17 +472,17 @@ class Member:
             leading.listing_s = self._world.monotonic_s() - listing_s
         now_s = self._world.monotonic_s()
         is_due = now_s - known.seen_s > leading.round_s
-        match combine.after_listing(
+        match commit_rules.after_listing(
             record, situation, batch, yields=bool(yield_until_ms), is_due=is_due, empty_rounds=leading.empty_rounds
         ):
-            case combine.StepDown(frees):
+            case commit_rules.StepDown(frees):
                 self._leading = None
                 if frees:
                     writer.put(known, (), leading_s=0.0, yield_until_ms=yield_until_ms)
                 return 0.0
-            case combine.Wait():
+            case commit_rules.Wait():
                 return max(_LEAST_ROUND_S, leading.round_s / 2)
-            case combine.WriteRecord():
+            case commit_rules.WriteRecord():
                 leading.empty_rounds = 0 if batch or record.all_pending else leading.empty_rounds + 1
                 leading.round_s += (max(_LEAST_ROUND_S, now_s - leading.began_s) - leading.round_s) / SMOOTHING
                 leading.began_s = now_s
@@ -524,7 +524,7 @@ class Member:
         self._applying.unordered = decider.unordered
         intents = [*own, *(intent for intent in listed() if intent not in own)]
         now_ms = self._world.now_ms()
-        batch = combine.choose(record.log, self._writer.all_pending(record), intents, decider, now_ms)
+        batch = commit_rules.choose(record.log, self._writer.all_pending(record), intents, decider, now_ms)
         for request in self._requests.undecided(record.log):
             if any(pending.path.startswith(request.intent.stem) for pending in batch):
                 continue
@@ -545,4 +545,4 @@ class Member:
 
 
 def _announced_s(round_s: float) -> float:
-    return max(_LEAST_LEADING_S, combine.LEADER_ROUNDS * round_s)
+    return max(_LEAST_LEADING_S, commit_rules.LEADER_ROUNDS * round_s)

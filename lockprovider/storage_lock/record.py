@@ -41,7 +41,7 @@ _OPTIONAL = {"waiters": "waiters", "turnMs": "turn_ms", "freedMs": "freed_ms", "
 _OPTIONAL |= {"yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms", "releasedPending": "released_pending"}
 _OPTIONAL |= {"pendingUntil": "pending_until_ms"}  # written only with a value, in this order
 _TIMES = {name: field for name, field in _OPTIONAL.items() if field.endswith("_ms")}
-_MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `combine`
+_MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `commit_rules`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:

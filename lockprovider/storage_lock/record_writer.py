@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from fsspec_cas import Store, Unavailable, Won, World
-from lockprovider.storage_lock import combine, publisher
+from lockprovider.storage_lock import commit_rules, publisher
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_requests import SMOOTHING
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
@@ -75,7 +75,7 @@ class Applying:
             while (pending := self._next()) is not None:
                 self._put(pending)
                 self._notify()
-        except Exception as error:  # noqa: BLE001 - for the member
+        except Exception as error:  # noqa: BLE001 - for `CommitSteps`
             with self._guard:
                 self._threads, self.failed = self._threads - 1, error
         else:
@@ -171,7 +171,7 @@ class RecordWriter:
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())
         last_applied, epoch = self.applying.last_applied, self._file.highest_epoch
-        record = combine.combine(
+        record = commit_rules.combine(
             self._me,
             known.record,
             batch,
@@ -202,7 +202,7 @@ class RecordWriter:
         """Read and write the record until no earlier write can land, or until no write is allowed."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
-            if not combine.may_write(known.record):
+            if not commit_rules.may_write(known.record):
                 return
             self.put(known, (), leading_s=0.0)
             known = self.look()

@@ -1,7 +1,7 @@
 """A world of writers that decide for each other, and of those who take the lock from them, with NO assumption on the order of anything.
 
 Each writer has one publish. What it decides by are `combine`, `choose`, `verdict`, `next_act` and `after_listing` of
-`lockprovider.storage_lock.combine`, the real ones, and `became` of the machine; what `Committer` does around them is followed here step by step. One step of
+`lockprovider.storage_lock.commit_rules`, the real ones, and `became` of the machine; what `Committer` does around them is followed here step by step. One step of
 the world is one request, so all others may act between any two of them. Time is left open: duty may be over at any moment.
 
 What may happen, each within a budget: a writer stops for ever; a post is late, or lands twice; a write of the record is
@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 from fsspec_cas import Version
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import commit_rules as group
 from lockprovider.storage_lock import machine
-from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_rules import Intent
 from lockprovider.storage_lock.machine import (
     AppliedPending,
     Held,

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import commit_rules as group
 from lockprovider.storage_lock import machine
-from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_rules import Intent
 from lockprovider.storage_lock.record import LockRecord, Log, Pending
 from model.group_commit import Budget, GroupCommit, Rules
 

@@ -2,7 +2,7 @@
 
 Every client runs transactions: take the lock, read which entries there are, publish an entry that names them all, release.
 The client's decisions are `step`, `publish_next` and `settle_commit` of `lockprovider.storage_lock.machine`, the real ones; what `Lock` does
-around them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.storage_lock.combine` on the same record,
+around them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.storage_lock.commit_rules` on the same record,
 what they want themselves and nothing else (`group_commit` has the rest). One step of the world is one request, or one event of one client, so all others may
 act between any two of them: that is what a pause is.
 
@@ -37,9 +37,9 @@ from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import commit_rules as group
 from lockprovider.storage_lock import machine as real
-from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_rules import Intent
 from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,

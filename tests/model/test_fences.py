@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lockprovider.recipes.errors import Fenced
-from lockprovider.storage_lock import combine as group
-from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock import commit_rules as group
+from lockprovider.storage_lock.commit_rules import Intent
 from lockprovider.storage_lock.record import Entry, Log, Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit

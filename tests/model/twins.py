@@ -8,9 +8,9 @@ from typing import Any
 
 from fsspec_cas import ABSENT
 from lockprovider.settings import GRACE_MS
-from lockprovider.storage_lock import combine as group
+from lockprovider.storage_lock import commit_rules as group
 from lockprovider.storage_lock import machine as real
-from lockprovider.storage_lock.combine import Intent
+from lockprovider.storage_lock.commit_rules import Intent
 from lockprovider.storage_lock.machine import (
     AppliedPending,
     Apply,

@@ -15,9 +15,9 @@ from model.twins import CLOCKS, PUBLISHING, never_settles
 from fsspec_cas import OutcomeUnknown
 from fsspec_cas.outcome import Write
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
-from lockprovider.storage_lock import combine, machine, publisher
+from lockprovider.storage_lock import commit_rules, machine, publisher
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn
-from lockprovider.storage_lock.committer import Member
+from lockprovider.storage_lock.committer import CommitSteps
 from lockprovider.storage_lock.record_writer import RecordWriter
 from simulate.histories import START_S, History
 from simulate.network import Network
@@ -114,7 +114,7 @@ def _whatever_the_log(log: Log | None, intent: Intent, decider: Any) -> Any:
     return _VERDICT(log, intent if log is None else replace(intent, log=log.name), decider)
 
 
-_COMBINE, _VERDICT = combine.combine, combine.verdict
+_COMBINE, _VERDICT = commit_rules.combine, commit_rules.verdict
 
 _NEVER_SETTLES = SimpleNamespace(**{**vars(machine), "publish_next": never_settles})
 
@@ -135,9 +135,12 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     "the threads of a client do not take turns": ("fence", _no_turns),
     "who combines forgets what is not there yet": (
         "fence|truth",
-        lambda: mock.patch.object(combine, "combine", _forgets_what_is_not_there),
+        lambda: mock.patch.object(commit_rules, "combine", _forgets_what_is_not_there),
     ),
     "what is decided is there": ("truth", lambda: mock.patch.object(RecordWriter, "all_pending", return_value=())),
-    "what is given up never was": ("truth", lambda: mock.patch.object(Member, "_withdraw", return_value=False)),
-    "an intent holds for any log": ("fence|truth", lambda: mock.patch.object(combine, "verdict", _whatever_the_log)),
+    "what is given up never was": ("truth", lambda: mock.patch.object(CommitSteps, "_withdraw", return_value=False)),
+    "an intent holds for any log": (
+        "fence|truth",
+        lambda: mock.patch.object(commit_rules, "verdict", _whatever_the_log),
+    ),
 }

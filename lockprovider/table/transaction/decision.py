@@ -464,7 +464,7 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 
 
 class TableDecider:
-    """The `combine.Decider` of one table in this process.
+    """The `commit_rules.Decider` of one table in this process.
 
     `latest`: the largest time on the timeline at the last judgement. `config`: for the visibility, until `refresh`.
     """

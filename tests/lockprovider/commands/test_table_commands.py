@@ -25,9 +25,9 @@ from fsspec_cas import Store
 from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
 from lockprovider.cli import main
 from lockprovider.commands.table import Bar, draw_timeline, lanes, with_lock
+from lockprovider.lanes import WIDTH
 from lockprovider.storage_lock.audit import Tenure, places
 from lockprovider.storage_lock.audit_log import set_enabled
-from lockprovider.storage_lock.lanes import WIDTH
 from lockprovider.table import Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from lockprovider.demo.run import COMPACT, PIPELINES, Report, Step, Track, draw, take
-from lockprovider.storage_lock.lanes import LANE, WIDTH
+from lockprovider.lanes import LANE, WIDTH
 from lockprovider.table import TableEvent
 
 SVG = "{http://www.w3.org/2000/svg}"

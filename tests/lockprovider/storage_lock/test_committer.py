@@ -54,7 +54,7 @@ from lockprovider import (
     Void,
 )
 from lockprovider.settings import HAND_OVER_S
-from lockprovider.storage_lock import combine, committer
+from lockprovider.storage_lock import commit_rules, committer
 from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.storage_lock.machine import Moment
 from lockprovider.storage_lock.polling import LONGEST_S
@@ -554,7 +554,7 @@ def test_withdrawn_intent_is_never_decided(store: Store, clock: ManualClock, end
     until(lambda: store.read(HUDI_LOCK_PATH).version != seen.version)
     then, (entry,) = LockRecord.decode(seen.data), [RULES.pending(mine, Log(mine.log), 0)]
     assert entry is not None
-    late = combine.combine(DEAD, then, [entry], Moment(0, 0.0, "late"), last_applied=None)
+    late = commit_rules.combine(DEAD, then, [entry], Moment(0, 0.0, "late"), last_applied=None)
     assert not isinstance(store.put_if_match(HUDI_LOCK_PATH, late.encode(), seen.version), Won)
     Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).post(as_posted(store, mine))  # a late copy
     assert not posted(store)

@@ -87,11 +87,11 @@ def test_intent_of_unknown_outcome_is_posted_again(store: Store, lock: Lock, bac
 
 
 def test_leader_of_a_removed_record_leads_no_more(store: Store, lock: Lock) -> None:
-    intent, member = Intent("another log", 0, "second.", b"-"), lock._client.committer._member
-    member._leading = _Leading(round_s=0.1, began_s=0.0)
+    intent, steps = Intent("another log", 0, "second.", b"-"), lock._client.committer._steps
+    steps._leading = _Leading(round_s=0.1, began_s=0.0)
     store.delete(HUDI_LOCK_PATH)
     assert lock.commit(intent, RULES) == Void()
-    until(lambda: member._leading is None)
+    until(lambda: steps._leading is None)
 
 
 def test_publish_without_a_body_asks_to_hold_the_lock(store: Store, lock: Lock) -> None:

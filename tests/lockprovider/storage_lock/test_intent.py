@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockprovider.storage_lock.combine import Intent, intents_folder, parse_intent
+from lockprovider.storage_lock.commit_rules import Intent, intents_folder, parse_intent
 from lockprovider.storage_lock.record import Log, Pending
 
 SAMPLE = b'{"begin": "", "rule": "as usual"}'

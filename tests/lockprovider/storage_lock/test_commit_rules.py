@@ -11,8 +11,8 @@ from deciding import ANEW, DEAD, ELSEWHERE, FAILS, NOT_HERE, Met, Rules
 
 from lockprovider import Intent, LockRecord, Log, LogEntry, Pending
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock import combine
-from lockprovider.storage_lock.combine import (
+from lockprovider.storage_lock import commit_rules
+from lockprovider.storage_lock.commit_rules import (
     MOST_PENDING,
     AwaitOthers,
     Combine,
@@ -87,7 +87,7 @@ def combined(
 ) -> LockRecord:
     assert seen.log is not None
     batch = choose(seen.log, seen.all_pending, intents, RULES, NOW_MS)
-    return combine.combine(
+    return commit_rules.combine(
         DEAD, seen, batch, Moment(NOW_MS, 5.0, "n8"), last_applied=last_applied, combiner_ms=combiner_ms
     )
 

@@ -233,9 +233,10 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 
 def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
-    """Build settings from `values`, whose keys and units `words` names by field; absent ones get defaults.
+    """Build settings from `values`, whose keys and units `words` names by field.
 
-    Raises `InvalidSettings` for no number, or one below Hudi's bounds.
+    Absent ones get defaults, a URL's `renew` a tenth of `validity`. Raises `InvalidSettings` for no number, or one
+    below Hudi's bounds.
     """
     seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)

@@ -190,7 +190,7 @@ class Client:
         turn.leave()
 
     def give_up(self) -> None:
-        """Read the record, and release the lock if an interrupted acquisition took it.
+        """Release the lock if an interrupted acquisition took it, reading the record if unsure.
 
         Ignores store and lock errors.
         """

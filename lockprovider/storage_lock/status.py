@@ -98,7 +98,7 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     """Classify a changed record by its owner, epoch and validity.
 
-    If only the waiters differ it is "waiting", if nothing known does "rewritten".
+    If only the waiters differ it is "waiting", if none of these does "rewritten".
     """
     if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"

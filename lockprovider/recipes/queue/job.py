@@ -290,7 +290,8 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
 
     Raises InvalidInput, or TooLarge above 256 KiB.
     """
-    not_before_ms = world.now_ms() + int(check_seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
+    delay_s = check_seconds(delay_s, "delay_s", finite=True)
+    not_before_ms = world.now_ms() + int(delay_s * 1000) if delay_s else 0
     check_storable(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
         raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")

@@ -116,6 +116,7 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
     Raises Fenced; StateConflict unless `serial` is that of `start`, and the change the batch's first; StateLocked
     during an edit above `over` (None: never).
     """
+    reached = draft.serial + (draft is not start)  # by the batch's earlier changes
     match change:
         case StopEdits(epoch):
             if draft.value is None or (draft.edit is not None and draft.edit.epoch > epoch):
@@ -125,7 +126,7 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
         case Update(fn, fence, reason, serial):
             must_be_newest(draft.epoch, fence)
             if serial is not None and (draft.serial != serial or draft is not start):
-                raise StateConflict(f"the state is at serial {draft.serial}, not {serial}: read it again", draft.serial)
+                raise StateConflict(f"the state is at serial {reached}, not {serial}: read it again", reached)
             if over is not None and draft.edit is not None and draft.editing > over:
                 mark = draft.edit
                 why = f" ({mark.reason})" if mark.reason else ""
@@ -143,8 +144,7 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
             _must_not_be_passed(draft.edit, epoch)
             if draft.serial != serial or draft is not start or draft.edit is None or draft.edit.epoch != epoch:
                 raise StateConflict(
-                    f"the state was changed during the edit (from serial {serial} to {draft.serial}): edit again",
-                    draft.serial,
+                    f"the state was changed during the edit (from serial {serial} to {reached}): edit again", reached
                 )
             return replace(draft, value=value, edit=replace(draft.edit, open=goes_on), reason=reason)
 

@@ -127,6 +127,7 @@ QUEUES: list[Case] = [
     (lambda m: m.queue.put(1, priority="x"), InvalidInput, ["priority='x'"]),
     (lambda m: m.queue.put(1, priority=True), InvalidInput, ["priority=True"]),
     (lambda m: m.queue.put(1, delay_s="x"), InvalidInput, ["delay_s='x'"]),
+    (lambda m: m.queue.put(1, delay_s=None), InvalidInput, ["delay_s=None"]),
     (lambda m: m.queue.put(1, delay_s=INF), InvalidInput, ["delay_s=inf"]),
     (lambda m: m.queue.put(1, dedupe=5), InvalidInput, ["dedupe=5", "name"]),
     (lambda m: m.queue.put(1, dedupe=""), InvalidInput, ["dedupe=''"]),

@@ -31,6 +31,7 @@ from fsspec_cas.testing import (
     Refuse,
 )
 from lockprovider import LeaseLost, Lock, LockSettings, NotAcquired
+from lockprovider.recipes.state.changes import Update
 from lockprovider.state import (
     UNCHANGED,
     AsyncState,
@@ -279,6 +280,8 @@ def test_put_with_expected_serial_refuses_another_serial(store) -> None:
         state.put("b", expected=0)
     assert caught.value.current == 1
     assert state.put("b", expected=1).serial == 2
+    first, second = state._writer.commit([Update(lambda _: "c", serial=2), Update(lambda _: "d", serial=2)])
+    assert (first.serial, second.current, str(second)) == (3, 3, "the state is at serial 3, not 2: read it again")
 
 
 def test_older_fence_is_refused(store) -> None:

@@ -202,9 +202,9 @@ class Service:
                     return
 
     def _admit(self, peer: socket.socket) -> None:
-        """Answer the peer on a new thread; hang up once closed, beyond 1000 peers, or if no thread starts.
+        """Answer the peer on a new thread; hang up once closed, or beyond 1000 peers.
 
-        The last one raises RuntimeError.
+        If no thread starts, hangs up, too, and raises RuntimeError.
         """
         with self._guard:
             is_welcome = not self._over.is_set() and len(self._peers) < _PEERS
@@ -294,17 +294,13 @@ class WireCodec(Protocol[T]):
     def may_hand_over(self, operation: T) -> bool:
         """Return whether a broker may carry it out."""
 
-    def encode(self, operation: T) -> list[Any]:
-        """Encode an operation."""
+    def encode(self, operation: T) -> list[Any]: ...
 
-    def decode(self, encoded: list[Any]) -> T:
-        """Decode an operation."""
+    def decode(self, encoded: list[Any]) -> T: ...
 
-    def encode_result(self, result: Any) -> Any:
-        """Encode an operation's result."""
+    def encode_result(self, result: Any) -> Any: ...
 
-    def decode_result(self, operation: T, encoded: Any) -> Any:
-        """Decode an operation's result."""
+    def decode_result(self, operation: T, encoded: Any) -> Any: ...
 
 
 def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value of a public argument

@@ -1,4 +1,4 @@
-"""`Job`: a claimed message of this process, its heartbeat, and results of `Queue`."""
+"""`Job`, its heartbeat, and results of `Queue`."""
 
 from __future__ import annotations
 

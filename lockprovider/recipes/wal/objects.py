@@ -376,9 +376,9 @@ class LogReader(ProcessBound):
         self._write(lambda _: position)
 
     def _write(self, position: Callable[[Mapping[str, Any]], Position], *, opens: bool = False) -> None:
-        """Store the position that `position(stored fields)` returns, and set the reader's own.
+        """Store what `position(stored fields)` returns, and make it the reader's own; `opens` raises the epoch.
 
-        `opens` raises the epoch. Else raises Fenced if another client has opened the reader.
+        Without `opens` raises Fenced if another client has opened the reader.
         """
         fields: dict[str, Any] = {}
 

@@ -156,7 +156,6 @@ class LogWriter:
 
 
 def _numbered(operation: LogGiven) -> ProducerNumber | None:
-    """Return an append's client and number; a foreign client counts within its bundle."""
     append = without_bundle(operation)
     if not isinstance(append, Append):
         return None

@@ -67,7 +67,6 @@ class NoAnswer:
 
 
 def throttled(answer: object) -> bool:
-    """Return whether the answer is a throttle (429, 503, SlowDown)."""
     return isinstance(answer, (NotApplied, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
@@ -320,7 +319,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
     """Return the progress after a head, and the next step.
 
-    No answer repeats the head; this write's id is `Won`. For any other state see the module's table.
+    No answer repeats the head; this write's id is `Won`. Else send again while the condition holds, or end.
     """
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
@@ -345,7 +344,7 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
     """Choose the next step when a head shows the condition still true: send again, after a refusal in another dialect.
 
-    A fifth refusal or a spent write ends it.
+    A fifth refusal, or a write that cannot be sent again, ends it.
     """
     if progress.spent:
         return progress, Inconclusive(

@@ -71,7 +71,6 @@ def check_texts(value: Any, name: str, items: str) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """Return the value for an error text, shortened."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr may raise anything
@@ -160,7 +159,7 @@ def check_root(root: object) -> str:
 
 
 def check_rooted(root: str) -> None:
-    """Raise InvalidInput for a store's empty root, below which a name would be a bucket."""
+    """Raise InvalidInput for an empty root, below which a name would be a bucket."""
     if not root:
         raise InvalidInput("the store has no root, so its test objects have no bucket: open it at a bucket or folder")
 

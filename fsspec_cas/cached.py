@@ -39,16 +39,12 @@ class SharedRead(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReadResult(Generic[T]):
-    """Result of a read: the object's content, or None."""
-
     number: int
     content: T | None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failed read, whose waiting callers all get `error`."""
-
     number: int
     error: Exception
 
@@ -97,7 +93,6 @@ class ReadState(Generic[T]):
         return replace(self, waiting=0, last_result=None, failed=None)
 
     def with_read_begun(self, caller: Callable[[], object], now_s: float) -> tuple[ReadState[T], SharedRead[T]]:
-        """Begin a read for `caller` (a weak reference)."""
         read = SharedRead(self.reads_begun + 1, caller, self.known, self.events_ended, now_s)
         return replace(self, reads_begun=read.number, read=read), read
 
@@ -263,7 +258,7 @@ class AsyncCached(_Shared):
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """Return the object, or None if none exists, by a read that concurrent tasks share.
 
-        Content current less than `max_age_s` seconds ago needs no request; see `Cached.get`.
+        Content that was current less than `max_age_s` seconds ago needs no request.
 
         >>> content = await flags.get(max_age_s=60)
         >>> content.data

@@ -184,7 +184,10 @@ def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dic
 
 
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
-    """Return a completion script for bash, or for zsh through its bash emulation. `words_by_path`: see `words_of`."""
+    """Return a completion script for bash, or for zsh through its bash emulation.
+
+    `words_by_path`: the words that may follow each sequence of commands.
+    """
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]
     lines = [
@@ -206,10 +209,7 @@ def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh:
 
 
 def _fish(program: str, words_by_path: dict[tuple[str, ...], list[str]]) -> str:
-    """Return a fish script that completes subcommands and options by the words typed before.
-
-    `words_by_path`: see `words_of`.
-    """
+    """Return a fish script that completes the words of `words_by_path` by the commands typed before."""
     lines = []
     for path, words in sorted(words_by_path.items()):
         inner = [word for word in words if not word.startswith("-")]

@@ -107,11 +107,9 @@ class AsyncExclusive:
             await self._drop()
 
     def fits(self, size: int) -> bool:
-        """Return whether `size` more bytes need no request."""
         return not self.closed and len(self._buffer) + size <= self._part_size
 
     def take(self, data: memoryview) -> int:
-        """Append bytes that `fits` accepted; return their number."""
         self._buffer += data
         self.written += data.nbytes
         return data.nbytes

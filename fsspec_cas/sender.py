@@ -409,5 +409,4 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
 
 
 def least_try_s(slowest_s: float) -> float:
-    """Return the seconds that another try needs."""
     return max(_LEAST_S, 2 * slowest_s)

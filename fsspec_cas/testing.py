@@ -433,7 +433,7 @@ class Rule:
     fired: int = 0
 
     def takes(self, method: str, target: str) -> bool:
-        """Return whether the rule answers this request, and count it, or one to skip."""
+        """Return whether the rule answers this request, and count it in `fired`; one to skip lowers `skip`."""
         if not self.match(method, target) or (self.times is not None and self.fired >= self.times):
             return False
         if self.skip:

@@ -157,7 +157,6 @@ def service_key(backend: Backend) -> object:
 
 
 def is_remote(backend: Backend) -> bool:
-    """Return whether requests wait for a network."""
     return bool(getattr(backend, "remote", not backend.blocking))
 
 

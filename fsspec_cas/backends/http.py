@@ -118,7 +118,7 @@ class HttpBackend(Backend):
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
         """Send the request, and up to two more that confirm an unproven reply (never of a write); return the answer.
 
-        Raises as `_answer`.
+        Raises CasError if re-sending cannot help.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)

@@ -67,7 +67,6 @@ async def _run(calls: Sequence[Coroutine[Any, Any, T]], *, signed: bool) -> list
 
 
 def signs_bodies() -> bool:
-    """Return whether a request's signature must cover its body."""
     barrier = _barrier.get()
     return barrier is None or barrier.signed
 
@@ -81,7 +80,6 @@ def hold_last_byte(body: Any) -> Any:
 
 
 def hold_last_byte_here(body: bytes) -> bytes | Iterator[bytes]:
-    """Return the body as `hold_last_byte`, for a thread's transport."""
     barrier = _barrier.get()
     return body if barrier is None or not body else _in_two_here(body, barrier)
 

@@ -396,7 +396,6 @@ def object_stat(path: Path) -> os.stat_result | None:
 
 
 def refuse_non_file(stat: os.stat_result, path: str) -> None:
-    """Raise OSError for a folder, pipe, socket or device."""
     if S_ISDIR(stat.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not an object", path)
     if not S_ISREG(stat.st_mode):

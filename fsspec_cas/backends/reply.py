@@ -92,7 +92,6 @@ class HttpReply:
         return f"<HttpReply {self.brief()}>"
 
     def unproven(self, why: str = "") -> Unproven:
-        """Return the reply as unproven; `why` names the missing proof."""
         status = self._status
         proxy = "the proxy wants credentials: put them into its URL" if status == 407 else ""
         text = f"{self.brief()}: {why}" if why else self.brief()
@@ -222,7 +221,6 @@ _SINGLE = ("etag", "content-length", "x-goog-generation")
 
 
 def one(headers: Headers, name: str) -> str | None:
-    """Return the first value of the header `name` (lower case)."""
     values = headers.get(name)
     return values[0] if values else None
 
@@ -284,7 +282,7 @@ _RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d
 
 
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time as epoch ms, its fraction cut; a missing offset means UTC. ValueError for other text."""
+    """Return an RFC 3339 time as epoch ms, its fraction cut; no offset means UTC. Other text: ValueError."""
     time = _RFC_3339.fullmatch(text.upper())
     if time is None:
         raise ValueError(f"{text!r} is not a time of RFC 3339")

@@ -45,7 +45,6 @@ class Trip:
 
     @classmethod
     def begin(cls, patience_s: float) -> Trip:
-        """Start a trip for this task's next request."""
         trip = cls(patience_s)
         cls._now.set(trip)
         return trip
@@ -101,9 +100,9 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
-        """Send the request once; return its reply, or the answer for a failure. Raises as `_failed`.
+        """Send the request once; return its reply, or the answer for a failure.
 
-        `timeout_s` begins when a client is open.
+        `timeout_s` begins when a client is open. Raises CasError if no second try would help.
         """
         trip = Trip.begin(patience_s(timeout_s, request))
         try:

@@ -66,7 +66,7 @@ class OnLoop:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on fsspec's loop, and wait for its result or error; an interrupt cancels it.
 
-        Raises as `refuse_on_fsspecs_loop`.
+        Raises CasError on that loop, NotSupported under gevent's threads.
         """
         loop = _fsspecs_loop()
         try:
@@ -166,7 +166,6 @@ def refuse_on_fsspecs_loop() -> None:
 
 
 def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> None:
-    """Start closing an async resource on its loop, if that runs."""
     if loop.is_running():
         asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)
 
@@ -182,6 +181,7 @@ class SyncForm(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[SyncForm[A], P], T]:
+    """Derive a sync method from an async one; `_drive` runs it on `_async`, and its docstring loses `await`."""
     method = renamed(method, method.__qualname__.removeprefix("Async"))
 
     @wraps(method)

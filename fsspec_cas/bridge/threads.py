@@ -104,7 +104,7 @@ class Later(Future[T]):
         self._end(_FINISHED)
 
     def _end(self, state: str) -> None:
-        """Set the final state, wake waiting threads, and call callbacks; a new thread notifies foreign waiters."""
+        """Set the final state, wake waiting threads, call callbacks; a thread notifies `concurrent.futures.wait`."""
         self._state = state
         self._over.set()
         self._call_back()
@@ -348,7 +348,6 @@ class EnteredByTasks(ForTasks[Entered]):
 def threaded(
     method: Callable[Concatenate[S, P], T], *, runs_to_end: bool = False
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the async form of a blocking method (see `on_thread`)."""
     return converted(method, lambda result: result, runs_to_end=runs_to_end)
 
 
@@ -401,7 +400,7 @@ def iterated(
 
 
 def renamed(method: Callable[P, T], name: str) -> Callable[P, T]:
-    """Return a copy of the function, which Python calls `name` when it refuses arguments."""
+    """Return a copy of the function, which Python's errors call `name`."""
     given: Any = method
     copy: Any = FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__)
     functools.update_wrapper(copy, given)

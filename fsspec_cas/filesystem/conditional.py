@@ -194,7 +194,10 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file as `cp_file`; with `if_absent` on a thread, to the end even after a cancellation."""
+        """Copy a file as the target does; with `if_absent` only to an empty path, on a thread.
+
+        A cancellation does not stop that.
+        """
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
@@ -215,7 +218,7 @@ class ConditionalCalls:
     def _copy_object(self, source: str, target: str) -> None:
         """Copy the object, whole in memory, with content type and metadata, to an empty path.
 
-        Raises as `cp_file`: Unavailable after five changes of `source`.
+        Raises AlreadyExists, OutcomeUnknown, or Unavailable after five changes of `source`.
         """
         for _ in range(_LOOKS):
             info, content = self.store.head(source), self.store.read(source)

@@ -61,7 +61,6 @@ class Check:
     needs: tuple[str, ...] = ()
 
     def finding(self, state: CheckState, evidence: str) -> Finding:
-        """Return the finding of this check."""
         return Finding(self.name, self.proves, state, evidence, self.needed_for)
 
 
@@ -76,7 +75,6 @@ class Bench:
     _count: int = 0
 
     def body(self) -> bytes:
-        """Return bytes that were never written before."""
         self._count += 1
         return f"{self._count} {self.world.new_id()}".encode()
 
@@ -88,16 +86,14 @@ class Bench:
         return await self.store.put_if_absent(path, body, timeout=self.timeout)
 
     async def write_or_raise(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Content:
-        """Write, and return the new content; raise unless won."""
         body = body or self.body()
         return Content(body, (await self.write(path, condition, body)).unwrap())
 
     async def read(self, path: str) -> Content | None:
-        """Read the object, or return None."""
         return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
-        """Send a write of new bytes, as `retry_while_not_applied`; return the raw answer."""
+        """Send a write of new bytes, repeated while not applied; return the raw answer."""
         write, body = self.new_write(path, condition), self.body()
         answer = await retry_while_not_applied(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, UploadGone):
@@ -105,16 +101,14 @@ class Bench:
         return answer
 
     def new_write(self, path: str, condition: Condition = ABSENT) -> Write:
-        """Return a write with a new identity."""
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """Send one delete, as `retry_while_not_applied`; return the raw answer."""
+        """Send one delete, repeated while not applied; return the raw answer."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
     async def describe_presence(self, path: str) -> str:
-        """Return in words whether the object exists."""
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 

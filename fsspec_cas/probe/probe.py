@@ -100,7 +100,10 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks below a new folder of the store, delete its objects, and report, as `probe`."""
+    """Run the checks below a new folder of the store, delete its objects, and report; `progress` follows each check.
+
+    Raises StoreError if the store is unusable, InvalidInput without a root.
+    """
     check_rooted(store.root)
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)

@@ -65,7 +65,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
     """Write and race test objects below any store's root, then delete them.
 
-    Raises as `require_safe_for_locks`, whose cache it ignores.
+    Raises NotSupported if a condition is ignored, Unavailable without an answer in time.
     """
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415
 

@@ -65,8 +65,6 @@ _ADVICE = MappingProxyType(
 
 
 class AzureDialect(Dialect):
-    """Interpretation of the Blob API's replies."""
-
     vendor = "Azure"
     request_ids = (_ID,)
 

@@ -36,8 +36,6 @@ _NOT_READY = (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthErr
 
 
 class GcsBackend(AioBackend):
-    """Conditional writes over Cloud Storage's JSON API."""
-
     name = "gcs"
     capabilities = replace(ALL_CAPABILITIES, writes_per_s=1.0)
     attribute_rules = AttributeRules(

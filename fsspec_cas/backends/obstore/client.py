@@ -119,7 +119,7 @@ class LeanS3Backend(S3Api):
     def _sent(self, site: _Site, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
         """Sign and send the request once; without a reply `NotApplied` if nothing was sent, else `NoAnswer`.
 
-        Raises as `_Site.signed`, or Unavailable.
+        Raises InvalidInput, AccessDenied, or Unavailable for a wrong address.
         """
         try:
             signed = site.signed(

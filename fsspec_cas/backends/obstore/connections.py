@@ -24,8 +24,6 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Limits in seconds: for the whole request, connecting, and a reply's silence."""
-
     total_s: float
     connect_s: float
     silent_s: float

@@ -19,14 +19,11 @@ _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 
 
 def is_amazon(endpoint: str) -> bool:
-    """Return whether the endpoint is Amazon's own S3."""
     host = urlsplit(endpoint).hostname or ""
     return any(host == amazon or host.endswith(f".{amazon}") for amazon in _AMAZON)
 
 
 class S3Api(HttpBackend):
-    """Base of both clients of S3."""
-
     name = "s3"
     capabilities = replace(ALL_CAPABILITIES, unique_versions=False)  # the ETag is a hash
     part_rules = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)

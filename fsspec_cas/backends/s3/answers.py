@@ -101,8 +101,6 @@ FORMS = MappingProxyType(
 
 
 class S3Dialect(Dialect):
-    """Interpretation of the S3 API's replies."""
-
     vendor = "S3"
     request_ids = ("x-amz-request-id", "x-amz-id-2")
 

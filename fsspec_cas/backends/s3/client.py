@@ -33,7 +33,6 @@ _SMALL_BYTES = 64 * 1024  # sent before a server could refuse it
 
 
 def key_of(path: str) -> dict[str, str]:
-    """Return bucket and key as request parameters."""
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
 
@@ -82,8 +81,6 @@ _PASSING = (asyncio.TimeoutError, NotConnected, HTTPClientError, aiohttp.ClientE
 
 
 class S3Backend(S3Api, AioBackend):
-    """Conditional writes over the S3 API, through aiobotocore."""
-
     attribute_rules = AttributeRules(
         own=frozenset(
             {"ACL", "BucketKeyEnabled", "CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage"}
@@ -199,7 +196,7 @@ class S3Backend(S3Api, AioBackend):
                 await self._sent_of_upload(client, request)
 
     async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
-        """Send a multipart upload's start (no `upload` yet), part, completion or abort, as `_send`."""
+        """Send a multipart upload's start (no `upload` yet), part, completion or abort; the trip keeps the reply."""
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         upload = request.upload
         if upload is None:

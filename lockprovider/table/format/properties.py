@@ -387,6 +387,7 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
 
 
 def unknown_merge(config: TableConfig) -> str:
+    """Return an unknown merge rule's `key=value`, or empty text."""
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"

@@ -172,6 +172,7 @@ class Simulation:
         self.contenders: list[_Contender] = []
 
     def run(self) -> Result:
+        """Simulate the case until every event is handled or `lasts_s` has passed; return its figures."""
         for p in range(self.case.processes):
             process = _Process(f"p{p:03}", self.random.uniform(-_SKEW_S, _SKEW_S))
             for t in range(self.case.threads):
@@ -189,6 +190,7 @@ class Simulation:
         return self._result()
 
     def _some_leave(self) -> None:
+        """Choose the processes that will die, each at a random time, and the contenders that give up at `give_up_s`."""
         case = self.case
         for process in [c.process for c in self.contenders[:: case.threads]][1 : 1 + case.die]:
             dies_s = 1.0 + self.random.random() * (case.die_by_s - 1.0)
@@ -224,6 +226,10 @@ class Simulation:
         self.at(self.now_s + delay_s, lambda: self._go_on(task, then() if then else None))
 
     def _turn(self, process: _Process, me: _Contender) -> Task:
+        """Acquire, hold and release the lock once for a contender.
+
+        Record its wait and the hand-over, and let it ask again. A contender that gives up ends without a turn.
+        """
         yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
         if self.now_s >= me.until_s and isinstance(process.machine, Idle):
             process.busy = False
@@ -266,6 +272,10 @@ class Simulation:
         yield self._leg_s(latency_s), None
 
     def _acquire(self, process: _Process, me: _Contender) -> Task:
+        """Acquire the lock by this library's polling rules, or return without it when the contender gives up.
+
+        A dead process waits for ever.
+        """
         waiter, began_s = Waiter(process.name, self.case.poll_s, self.now_s), self.now_s
         while True:
             if process.dead:
@@ -328,7 +338,10 @@ class Simulation:
             yield self.case.poll_s * self.random.uniform(0.5, 1.5), None
 
     def _guest(self) -> Task:
-        """As JVM Hudi's lock provider: a look a second, no line, our fields dropped; it comes again after a while."""
+        """Behave as JVM Hudi's lock provider, again and again.
+
+        Polls each second, joins no waiters, and drops our fields.
+        """
         hold_s, nobody = max(self.case.hold_s, 0.1), "jvm"
         while True:
             yield 5.0 * self.random.random(), None
@@ -348,6 +361,7 @@ class Simulation:
             yield from self._put(replace(record, expired=True), version)
 
     def _feed(self, process: _Process, me: Me, event: Any) -> Task:
+        """Give an event to the process's lock machine, carry out its requests, and return its last effect."""
         while True:
             process.machine, effect = step(me, process.machine, event)
             match effect:
@@ -378,6 +392,10 @@ class Simulation:
         return None if got[0] is None else got
 
     def _put(self, record: LockRecord, condition: Any) -> Task:
+        """Write the record under a condition, again after each throttling.
+
+        Return its version, or None if the condition failed.
+        """
         refusals = 0
         while True:
             self.requests += 1
@@ -389,6 +407,10 @@ class Simulation:
             yield delay_s(refusals, self.random.random(), 0.5 / self.case.writes_per_s), None
 
     def _land(self, record: LockRecord, condition: Any) -> Any:
+        """Apply a write at the store.
+
+        Return the new version, None if the condition failed, or `_NOT_NOW` if throttled.
+        """
         store = self._store
         if condition != (ABSENT if store.version is None else store.version):
             return None
@@ -402,7 +424,7 @@ class Simulation:
         return store.version
 
     def _note_free(self, after: LockRecord) -> None:
-        """This is written; for how long the lock was there for the taking, if it is taken now and was waited for."""
+        """Note at the write of `after` since when the lock is free, or how long it was while others waited."""
         before = self._store.record
         if before is not None and before.epoch != after.epoch and self._free_since_s is not None:
             asked_s = [c.asked_s for c in self._still_wait()]
@@ -416,6 +438,7 @@ class Simulation:
         return latency_s / 2 * self.random.lognormvariate(0, _NOISE)
 
     def _result(self) -> Result:
+        """Compute the figures; contenders that still wait count with their wait so far."""
         waits, hand = sorted(self.waits), sorted(self.hand_overs) or [0.0]
         return Result(
             case=self.case,
@@ -439,7 +462,10 @@ class Simulation:
 
 
 def cases(seconds: float) -> Iterator[tuple[str, Case]]:
-    """Drain and closed loop, in four processes and in one for each contender, next to plain polling; and the others."""
+    """Yield the table's cases by name: all contenders once, and again and again, with this lock and plain polling.
+
+    Also with deaths, and with Google's limit of writes. `seconds`: simulated time of a closed loop.
+    """
     policies = (("line", 1.0), ("naive", 0.1), ("naive", 1.0))
     for contenders, (policy, poll_s) in itertools.product((8, 32, 128), policies):
         for processes in sorted({4, contenders}):
@@ -454,7 +480,10 @@ def cases(seconds: float) -> Iterator[tuple[str, Case]]:
 
 
 def pooled(case: Case, seeds: int) -> Result:
-    """The median over seeds of each figure; of the longest wait and of the unserved, the worst."""
+    """Simulate a case with each seed.
+
+    Return the medians of its figures, but the worst of longest waits and unserved.
+    """
     runs = [Simulation(case, seed).run() for seed in range(seeds)]
     names = ("acquisitions", "per_s", "requests", "hand_over_ms", "hand_over_p99_ms", "wait_median_s")
     middle = {name: median(getattr(run, name) for run in runs) for name in names}
@@ -483,7 +512,7 @@ HEADS = (
 
 
 def row(name: str, r: Result) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return a result as the cells of one line of the table."""
     case = r.case
     policy = "lockprovider" if case.policy == "line" else f"polls every {case.poll_s:g} s"
     return (
@@ -498,7 +527,7 @@ def row(name: str, r: Result) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Simulate the chosen cases, and print a Markdown table or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="simulated, of a closed loop")

@@ -39,7 +39,10 @@ _ROUNDS = 5
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """By name."""
+    """Yield the cases by name: each store, length of turns and number of contenders.
+
+    Then with JVM writers, deaths and work.
+    """
     for store, way in STORES.items():
         for turn, lasts in TURNS.items():
             for processes, threads in ((2, 1), (8, 1), (32, 1), (128, 1), (4, 8)):
@@ -66,7 +69,10 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def measured(task: tuple[str, Case, int]) -> tuple[str, dict[str, float]]:
-    """The means over seeds."""
+    """Simulate a case with its seeds (half of them for 100 contenders or more); return its name and mean figures.
+
+    Of idle time, unserved contenders and waits of JVM writers, the worst.
+    """
     name, case, seeds = task
     runs = [Simulation(case, seed).run() for seed in range(seeds if case.contenders < 100 else max(2, seeds // 2))]
     found = {figure: fmean(getattr(run, figure) for run in runs) for figure in FIGURES}
@@ -85,7 +91,7 @@ def score(seeds: int) -> dict[str, dict[str, float]]:
 
 
 def summary(found: dict[str, dict[str, float]], base: dict[str, dict[str, float]] | None) -> Iterator[str]:
-    """Geometric means of each figure for each kind of case."""
+    """Yield a line for each kind of case: geometric means of the figures, with their ratios to `base`, if given."""
     kinds = [f", {n}," for n in ("2x1", "8x1", "32x1", "128x1", "4x8")]
     kinds += [f"{store}, turns" for store in STORES] + [f"turns {turn}," for turn in TURNS]
     kinds += ["drain", "loop", "apart", "JVM", "die", "with work", "rare", ""]
@@ -105,7 +111,7 @@ def mean(found: dict[str, dict[str, float]], names: list[str], figure: str) -> f
 
 
 def changes(found: dict[str, dict[str, float]], base: dict[str, dict[str, float]]) -> Iterator[tuple[float, str]]:
-    """What is worse by more than a tenth."""
+    """Yield each figure that is worse than in `base` by more than a quarter, with a factor to sort by."""
     for name, figures in found.items():
         for figure, now in figures.items():
             then = base[name][figure]
@@ -119,7 +125,10 @@ def changes(found: dict[str, dict[str, float]], base: dict[str, dict[str, float]
 
 
 def main() -> None:
-    """Print it."""
+    """Simulate all cases; print means and the worst changes.
+
+    `--json` writes the figures, `--against` reads older ones.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--json", type=Path)

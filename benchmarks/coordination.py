@@ -52,7 +52,10 @@ class Object:
 
     @contextmanager
     def replaced_each_second(self, seconds: int) -> Iterator[Callable[[], bool]]:
-        """A function that says whether it is time to go on."""
+        """Replace the object each second on a thread.
+
+        Yield a function that returns whether `seconds` have not yet passed.
+        """
         end_s = time.monotonic() + seconds
 
         def replace() -> None:
@@ -74,7 +77,10 @@ class Object:
 
 
 def threads(one: Object, callers: int, seconds: int, reader: Callable[[], Callable[[], Content | None]]) -> None:
-    """Each has what `reader` makes for it."""
+    """Read the object on `callers` threads, again and again, and check each result.
+
+    `reader` makes each thread's read.
+    """
 
     def run(going: Callable[[], bool]) -> None:
         read = reader()
@@ -88,7 +94,7 @@ def threads(one: Object, callers: int, seconds: int, reader: Callable[[], Callab
 
 
 async def tasks(one: Object, callers: int, seconds: int, read: Callable[[], Any]) -> None:
-    """All on one loop."""
+    """Read the object in `callers` tasks of one loop, again and again, and check each result; `read` is awaited."""
 
     async def run(going: Callable[[], bool]) -> None:
         while going():
@@ -100,7 +106,7 @@ async def tasks(one: Object, callers: int, seconds: int, read: Callable[[], Any]
 
 
 def keeping(store: Store) -> Callable[[], Content]:
-    """What a reader does that keeps its own copy."""
+    """Read the object; return a function that reads it anew only if it has changed, else returns its own copy."""
     kept = store.read(NAME)
 
     def read() -> Content:
@@ -112,7 +118,7 @@ def keeping(store: Store) -> Callable[[], Content]:
 
 
 def measured(site: Site, one: Object, callers: int, seconds: int) -> Figures:
-    """Each way of reading, one after the other."""
+    """Measure five ways of reading, one after the other; return reads, GETs and bodies a second of each."""
     options = site.storage_options | {"config_kwargs": {"max_pool_connections": callers}}
     store = Store.from_url(one.url, options)
     cached = Cached(store, NAME)
@@ -154,7 +160,7 @@ def asked(site: Site, verb: str = "GET") -> dict[str, int]:
 
 
 def main() -> None:
-    """Measure."""
+    """Run the ways of reading on a server with delays, and print a Markdown table or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--callers", type=int, default=64)
     parser.add_argument("--seconds", type=int, default=3, help="for each way of reading")

@@ -21,11 +21,12 @@ _CHUNK_BYTES = 1 << 16
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """One direction of one connection, until its end."""
+    """Pass one direction of a connection on, each piece `delay_s` later, until its end; then close the writer."""
     loop = asyncio.get_running_loop()
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def deliver() -> None:
+        """Write each queued piece when it is due; close the writer after the empty last one."""
         data = b"any"
         while data:
             due_s, data = await under_way.get()
@@ -46,7 +47,7 @@ async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dela
 
 
 async def run(host: str, port: int, delay_s: float) -> None:
-    """Serve until killed."""
+    """Listen on a free port of loopback, print its address, and pass each connection on to `host`, for ever."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, requests = await asyncio.open_connection(host, port)
@@ -59,7 +60,7 @@ async def run(host: str, port: int, delay_s: float) -> None:
 
 @contextlib.contextmanager
 def delayed(address: str, delay_ms: float) -> Iterator[str]:
-    """The address of a proxy in a process of its own; without a delay, the address itself."""
+    """Run a delaying proxy as a process; yield its address, then end it. Without a delay, yield `address` itself."""
     if not delay_ms:
         yield address
         return
@@ -74,7 +75,7 @@ def delayed(address: str, delay_ms: float) -> Iterator[str]:
 
 
 def main() -> None:
-    """Serve."""
+    """Serve the proxy of the command line until Ctrl-C."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--to", required=True, help="host:port")
     parser.add_argument("--ms", type=float, required=True, help="each way")

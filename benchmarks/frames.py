@@ -42,7 +42,7 @@ OLDER = "older Spark"
 
 
 def settings(name: str) -> dict[str, str]:
-    """What Spark is told for this client, as its documentation says.
+    """Return Spark's settings for this client, as its documentation says; empty for this library. May fetch jars.
 
     Raises:
         Missing: its jars cannot be had.
@@ -68,7 +68,7 @@ def settings(name: str) -> dict[str, str]:
 
 
 def environment(name: str, memory: str, folder: Path) -> dict[str, str]:
-    """Of this client's process: which PySpark, and what it is told.
+    """Return the variables of this client's process: its Spark's settings, memory and version; empty for Dask.
 
     Raises:
         Missing: its jars cannot be had.
@@ -90,7 +90,10 @@ def environment(name: str, memory: str, folder: Path) -> dict[str, str]:
 
 
 def measure(names: list[str], rows: int, repeat: int, memory: str) -> dict[str, list[Any]]:
-    """The costs of each client in each round."""
+    """Run each client in each round; return costs by client, a list entry for each round.
+
+    A client without jars is reported and left out. Prints progress on stderr.
+    """
     from jvm.artifacts import Missing
 
     found: dict[str, list[Any]] = {}
@@ -134,7 +137,7 @@ def _least(rounds: list[Any], operation: str) -> float:
 
 
 def main() -> None:
-    """Run it."""
+    """Measure the chosen clients, and print a Markdown table or JSON."""
     sys.path.insert(0, TESTS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000)

@@ -189,7 +189,7 @@ class OursInDask:
     options: dict[str, Any] | None = None
 
     def rows(self, operation: str) -> Any:
-        """In memory before the clock starts."""
+        """Make an operation's rows as a Dask frame, in memory; None for an operation without rows."""
         import pandas as pd
         from dask import dataframe as dd
 
@@ -303,7 +303,10 @@ CLIENTS: dict[str, Callable[[Work, dict[str, Any] | None], Any]] = {
 def session(
     name: str, rows: int, options: dict[str, Any] | None, places: Iterator[str]
 ) -> Iterator[dict[str, dict[str, float]]]:
-    """In each place all operations, one after the other; before the first place all of them with few rows."""
+    """Yield, for each place, the costs of all operations there, one after the other.
+
+    Before the first place, runs them with few rows, to warm up.
+    """
     client = CLIENTS[name](Frames(rows), options)
     for number, place in enumerate(places):
         if number == 0:
@@ -314,6 +317,10 @@ def session(
 
 
 def _round(name: str, client: Any, place: str) -> dict[str, dict[str, float]]:
+    """Run all operations in one place, check the rows, remove the table, and return the costs by operation.
+
+    SystemExit: wrong rows.
+    """
     costs = {}
     for operation in OPERATIONS:
         rows = client.rows(operation)

@@ -67,7 +67,7 @@ def child(site: Site, task: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 def launched(module: str, task: dict[str, Any]) -> subprocess.Popen[str]:
-    """A process for one task of a module."""
+    """Start a module as a process, write the task into its stdin, and return the process."""
     environment = os.environ | {"AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     process = subprocess.Popen(
         [sys.executable, "-m", module],
@@ -104,7 +104,7 @@ def jain(counts: Sequence[int]) -> float:
 
 
 def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any]:
-    """Milliseconds, by shape and temperature, by client: for each round those of the clock and of the CPU."""
+    """Measure a lock cycle by each client, at each delay, warm and cold; return ms of clock and CPU for each round."""
     found: dict[str, Any] = {}
     for shape, delays in SHAPES.items():
         with running(*delays) as site:
@@ -146,7 +146,7 @@ def peer_site(name: str, address: str) -> Site:
 
 
 def cycle_table(found: dict[str, Any]) -> Iterator[str]:
-    """Markdown: this lock next to the same requests sent raw."""
+    """Yield a Markdown table: this lock's times, with ratios to clients that send the same requests raw."""
     yield "| | median ms | p99 ms | x aiobotocore | x obstore | CPU ms | x aiobotocore |"
     yield "|---|---|---|---|---|---|---|"
     for what, by_client in found.items():
@@ -192,7 +192,10 @@ def difference(after: dict[str, int], before: dict[str, int]) -> Counter[str]:
 def contend(
     site: Site, asked: Callable[[], dict[str, int]], contenders: int, policy: str, *, drain: bool, seconds: float
 ) -> dict[str, Any]:
-    """One run: four processes, their turns and what the server was asked."""
+    """Let four processes contend for one lock; return the figures of `summary`.
+
+    `asked` reads the server's counts of requests. `drain`: until all are served, else for `seconds`.
+    """
     where = replace(site, prefix=uuid.uuid4().hex)
     if policy == "naive":
         ask(site, "PUT", f"/{site.bucket}/{where.prefix}/lock.json", b"free")
@@ -214,7 +217,10 @@ def contend(
 
 
 def summary(turns: list[tuple[float, ...]], asked: Counter[str]) -> dict[str, Any]:
-    """Figures of one run. Who was not served waited at least until the end."""
+    """Compute a run's figures from its turns (asked, taken, released; taken 0: never served) and counts of requests.
+
+    An unserved contender counts with its wait until the end.
+    """
     served = sorted((turn for turn in turns if turn[1]), key=lambda turn: turn[1])
     hand_overs = [1000 * (b[1] - a[2]) for a, b in itertools.pairwise(served)]
     waits = [taken - asked_s for asked_s, taken, _ in served]
@@ -233,7 +239,7 @@ def summary(turns: list[tuple[float, ...]], asked: Counter[str]) -> dict[str, An
 
 
 def contention_table(runs: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown: of each lock the requests for an acquisition, the median hand-over, the longest by the median wait."""
+    """Yield a Markdown table: requests of an acquisition, hand-over, and longest by median wait, for each lock."""
     named = {"line": "lockprovider", "naive": "polled"}
     cells: dict[tuple[bool, int], list[str]] = {}
     for run in runs:
@@ -248,7 +254,10 @@ def contention_table(runs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run it all."""
+    """Measure cycles and contention, also of other locks, and print tables or JSON.
+
+    A lock that cannot be had is reported and left out. SystemExit: two contenders held this lock at once.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=200, help="cycles a round; a tenth of them with delays")

@@ -26,7 +26,7 @@ Turn = tuple[float, float, float]  # asked, taken (0: never), release sent
 
 
 def _ours(site: Site, task: dict[str, Any]) -> Watch:
-    """`Lock.acquire` and `release`; cold: each cycle by a client that knows nothing."""
+    """Time acquire and release cycles of `Lock`; cold: each by a new client, without caches."""
     from fsspec_cas import Store
     from lockprovider import Lock, LockSettings
 
@@ -50,7 +50,7 @@ def _collect(task: dict[str, Any]) -> None:
 
 
 def _obstore(site: Site, task: dict[str, Any]) -> Watch:
-    """The same requests."""
+    """Time the requests of the same cycles, sent by obstore; a cold cycle reads first."""
     client, watch = Obstore(site), Watch()
     tag = client.create(PATH, RECORD % 0)
     for n in range(WARM_UP + task["count"]):
@@ -63,7 +63,7 @@ def _obstore(site: Site, task: dict[str, Any]) -> Watch:
 
 
 async def _aiobotocore(site: Site, task: dict[str, Any]) -> Watch:
-    """The same requests."""
+    """Time the requests of the same cycles, sent by aiobotocore; a cold cycle reads first."""
     watch = Watch()
     async with Aiobotocore(site) as client:
         tag = await client.create(PATH, RECORD % 0)
@@ -104,6 +104,7 @@ class Contender:
 
 
 def _line(lock: Any, task: dict[str, Any]) -> Turn:
+    """Take one turn with `Lock`; return when it was asked for, taken and released; taken is 0 if acquiring failed."""
     asked_s = time.monotonic()
     try:
         lease = lock.acquire(max(0.0, task["end_s"] - asked_s))
@@ -114,7 +115,7 @@ def _line(lock: Any, task: dict[str, Any]) -> Turn:
 
 
 def _naive(store: Any, task: dict[str, Any]) -> Turn:
-    """Look, take what is free, else sleep: the first thing that comes to mind."""
+    """Take one turn by plain polling: read, take the lock if free, else sleep; return as `_line`."""
     from fsspec_cas import Won
 
     asked_s, mine = time.monotonic(), f"{uuid.uuid4()}"
@@ -147,7 +148,7 @@ def _held() -> tuple[float, float]:
 
 @contextlib.contextmanager
 def contenders(site: Site, task: dict[str, Any]) -> Iterator[list[Contender]]:
-    """Those of this process; they share its client, and a connection is made."""
+    """Yield this process's contenders, one for each thread, of the task's policy; they share one connected client."""
     if task["policy"] not in ("line", "naive"):
         with peer_locks(site.endpoint, site.prefix) as new:
             yield [Contender(partial(_queued, new()), task) for _ in range(task["threads"])]
@@ -166,7 +167,10 @@ def contenders(site: Site, task: dict[str, Any]) -> Iterator[list[Contender]]:
 
 
 def contend(site: Site, task: dict[str, Any]) -> list[Turn]:
-    """The turns of all threads of this process: asked, taken (0: never), release sent."""
+    """Print "ready", read start and end from stdin, and run all threads.
+
+    Returns their turns: asked, taken (0: never), released.
+    """
     with contenders(site, task) as all_of_them:
         print("ready", flush=True)
         task.update(json.loads(sys.stdin.readline()))  # when to start, and to end

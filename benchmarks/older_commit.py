@@ -76,7 +76,10 @@ def finish(process: subprocess.Popen[str]) -> dict[str, float]:
 
 
 def measure(tree: Path, site: Site, case: str, count: int) -> dict[str, float]:
-    """Run one case once and return its figures: `ms` and `cpu ms` of one operation, `requests` of one operation."""
+    """Run a case once with the code in `tree`.
+
+    Return ms, CPU ms and requests of one operation, or of one of 16 writers' commits.
+    """
     place = replace(site, prefix=uuid.uuid4().hex)
     task = {"case": case, "site": asdict(place), "options": place.storage_options, "count": count}
     if case in ALONE:
@@ -95,7 +98,7 @@ def measure(tree: Path, site: Site, case: str, count: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Run each case with both commits by turns, and print a Markdown table of medians, or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("commit", help="the older one")
     parser.add_argument("--rounds", type=int, default=5)

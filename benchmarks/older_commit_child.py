@@ -45,7 +45,7 @@ def hand_over(url: str, options: dict[str, Any]) -> Operation:
 
 
 def publish(url: str, options: dict[str, Any]) -> Operation:
-    """Take the lock, publish a small object, and release."""
+    """Return an operation that acquires the lock, publishes 200 bytes, and releases."""
     from fsspec_cas import Store
     from lockprovider import Lock, LockSettings
 
@@ -94,7 +94,7 @@ def cpu_s() -> float:
 
 
 def alone(case: str, url: str, task: dict[str, Any]) -> dict[str, float]:
-    """One client: the median time, the mean CPU time and the mean number of requests of one operation."""
+    """Run an operation again and again; return its median ms, and its mean CPU ms and requests."""
     operation, endpoint = CASES[case](url, task["options"]), task["site"]["endpoint"]
     for n in range(WARM_UP):
         operation(n)
@@ -113,7 +113,10 @@ def alone(case: str, url: str, task: dict[str, Any]) -> dict[str, float]:
 
 
 def shared(case: str, url: str, task: dict[str, Any]) -> dict[str, float]:
-    """One of several writers of a table: how many commits it made in the given time."""
+    """Append to a shared table for the given time; return the number of commits and their CPU seconds.
+
+    With the role "make", creates the table instead, and returns nothing.
+    """
     from lockprovider.table import Table, TableSpec
 
     if task["role"] == "make":
@@ -135,7 +138,10 @@ def shared(case: str, url: str, task: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the case of the command line."""
+    """Run the task of the command line, and print its figures as JSON.
+
+    SystemExit if the packages are of another tree.
+    """
     import fsspec_cas as package
 
     task = json.loads(sys.argv[1])

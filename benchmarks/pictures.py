@@ -196,7 +196,10 @@ class Scene:
             self.phases.append(Phase(client, name, start_ms, self.now_ms()))
 
     def record_is(self, record: LockRecord) -> None:
-        """Note what the last request, a write of the lock record, means. It took effect halfway."""
+        """Note what the last request, a write of `record`, means: a new holder, a release, or newly decided paths.
+
+        A write takes effect halfway through its request.
+        """
         request = self.requests[-1]
         logged = record.log.entries if record.log else ()
         new = [publish.path for publish in (*logged, *record.all_pending) if publish.path not in self.decided]
@@ -207,7 +210,10 @@ class Scene:
         self.holder = holder
 
     def run(self, lives: Mapping[str, Callable[[], object]]) -> None:
-        """Let the clients live, each in a process of its own."""
+        """Run each client's function as a simulated process, until all have ended.
+
+        RuntimeError from the first failed one.
+        """
         with in_simulated_time(self.scheduler):
             for client, life in lives.items():
                 self.scheduler.spawn(Process(client), life, client)
@@ -251,7 +257,7 @@ def _shown(path: str) -> str:
 
 
 def _packed(requests: Sequence[Request], *, is_long: bool = False) -> list[list[Request]]:
-    """Put the requests into rows without overlap: first those that write."""
+    """Put the requests into rows without overlap: writes first, then by time."""
     rows: list[list[Request]] = []
     for request in sorted(requests, key=lambda each: (each.reads, each.start_ms)):
         row = next((row for row in rows if _fits(row, request, is_long=is_long)), None)
@@ -276,10 +282,11 @@ LEGEND = (
 
 
 def publish() -> str:
-    """One holder, one publish."""
+    """Simulate one client that acquires, publishes and releases; return its picture as SVG."""
     scene = Scene()
 
     def life() -> None:
+        """Acquire, publish and release as client A, each as a phase."""
         lock = scene.lock("A")
         with scene.phase("A", "acquire()"):
             lease = lock.acquire()
@@ -294,10 +301,11 @@ def publish() -> str:
 
 
 def paused_holder() -> str:
-    """A holder stops just before its write of the record, and goes on after another has taken the lock."""
+    """Simulate a holder that is paused before a write until another client has the lock; return the picture as SVG."""
     scene, settings = Scene(), LockSettings(validity=10, renew=1, poll=1)
 
     def holder() -> None:
+        """Hold the lock as client A, then be frozen until 17 s within a publish, which raises LeaseLost."""
         process = scene.scheduler.current.process
         with scene.phase("A", "holds"):
             lease = scene.lock("A", settings).acquire()
@@ -311,6 +319,7 @@ def paused_holder() -> str:
                 scene.scheduler.sleep(2)
 
     def other() -> None:
+        """Wait for the lock as client B from 1 s on, publish under it, and release it."""
         lock = scene.lock("B", settings)
         scene.scheduler.sleep(1)
         with scene.phase("B", "waits in acquire()"):
@@ -330,7 +339,10 @@ STARTS_S = {"A": 1.0, "B": 1.007, "C": 1.153, "D": 1.157}  # of the group commit
 
 
 def group_commit() -> str:
-    """Four clients publish at about the same time, and the second one leads."""
+    """Simulate four clients that commit at about the same time, of which the second leads.
+
+    Return the picture as SVG.
+    """
     scene = Scene()
 
     def prepare() -> None:
@@ -339,6 +351,7 @@ def group_commit() -> str:
             lease.publish(lock.stage("tx/0", b"0", unshared=True), b"0", new=True)
 
     def life(client: str, after_s: float) -> None:
+        """Commit an intent as `client`, `after_s` after the start."""
         lock = scene.lock(client)
         scene.scheduler.sleep(after_s)
         with scene.phase(client, f"commit tx/{client}"):
@@ -354,7 +367,7 @@ def group_commit() -> str:
 
 
 def upsert() -> str:
-    """One row of a table that this process has written to before."""
+    """Simulate an upsert of one row into a table that the process has written to before; return the picture as SVG."""
     scene = Scene()
     rows = partial(pa.table, schema=pa.schema([("id", pa.int64()), ("fare", pa.float64())]))
     made = Table.create("memory://pictures", TableSpec("trips", rows({"id": [], "fare": []}).schema, "id", buckets=1))
@@ -365,6 +378,7 @@ def upsert() -> str:
     scene.objects.names.extend(sorted(scene.objects.found))
 
     def life() -> None:
+        """Upsert three times to warm up, forget these requests, and upsert once as a phase."""
         store = scene.store("A", later_s=_LATER_S)
         table = Table(store, f"s3://{_ROOT}", world=Steady(scene.scheduler, "A", wrong_by_s=_LATER_S))
         for fare in (3.5, 4.5, 5.5):

@@ -46,7 +46,10 @@ def seaweedfs() -> Iterator[Site]:
 
 
 def ask(site: Site, **task: Any) -> Any:
-    """Run one task in a fresh process, below a fresh prefix."""
+    """Run one task of `s3_clients` in a fresh process, below a fresh prefix.
+
+    Return its figures. SystemExit if it fails.
+    """
     where = asdict(site) | {"prefix": uuid.uuid4().hex}
     environment = os.environ | {
         "PYTHONPATH": f"{HERE}{os.pathsep}{HERE / 'tests'}",
@@ -68,7 +71,10 @@ def ask(site: Site, **task: Any) -> Any:
 
 
 def measure(site: Site, arguments: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    """All figures."""
+    """Measure latencies and, unless `--latencies`, rates and streaming of all clients, in random order.
+
+    Return them by kind.
+    """
     clients = [*SYNC, *ASYNC]
     rng = random.Random(arguments.seed)
     counts = () if arguments.latencies else WRITERS
@@ -127,7 +133,7 @@ def rate_table(rates: dict[str, dict[int, list[float]]]) -> Iterator[str]:
 
 
 def report(figures: dict[str, Any]) -> str:
-    """All tables, in markdown."""
+    """Return all tables in Markdown, without rates and streaming if those were not measured."""
     lines = [*latency_table(figures["latencies"])]
     if "rates" not in figures:
         return "\n".join(lines)
@@ -141,7 +147,7 @@ def report(figures: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run it all."""
+    """Measure on SeaweedFS, and print Markdown tables or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=300, help="timed requests of each kind, a round")

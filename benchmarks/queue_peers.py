@@ -45,7 +45,7 @@ def figures(took_ms: list[float], seconds: float, requests: int) -> Row:
 
 @contextlib.contextmanager
 def redis_streams(put_ms: float) -> Iterator[str]:
-    """The URL of a redis that syncs each write, as far away as a PUT takes.
+    """Run a redis that syncs each write; yield the URL of a proxy before it that delays as a PUT takes.
 
     Raises:
         NotHere: its server or its client is not to be had.
@@ -86,7 +86,9 @@ class StreamCycles:
 
 
 def slatedb_puts(site: Site, count: int, seconds: float, flush_ms: int | None) -> Row:
-    """So many tasks put 200 bytes, each under keys of its own, until they are durable.
+    """Put 200 bytes in `count` tasks for `seconds`, each until durable; return rate, latencies and requests.
+
+    `flush_ms`: interval of flushes; None: the default.
 
     Raises:
         NotHere: it is not installed.
@@ -108,6 +110,7 @@ def slatedb_puts(site: Site, count: int, seconds: float, flush_ms: int | None) -
             n += 1
 
     async def run() -> Row:
+        """Open a database, run the tasks, close it, and return the figures."""
         settings = slatedb.Settings.default()
         if flush_ms is not None:
             settings.set("flush_interval", f'"{flush_ms}ms"')

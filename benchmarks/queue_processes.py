@@ -36,7 +36,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def cycling(site: Site, task: dict[str, Any]) -> None:
-    """One process; it prints one line when it is ready, and begins when it is told to."""
+    """Be one process of a crowd: print "ready", wait for a line, work on threads until the end, and print the figures.
+
+    Stays until stdin ends, since a broker serves the others.
+    """
     url, shared = f"s3://{site.bucket}/{task['name']}", {"broker": task["broker"]}
     took_ms: list[list[float]] = [[] for _ in range(task["threads"])]
     done: list[int] = []
@@ -48,6 +51,7 @@ def cycling(site: Site, task: dict[str, Any]) -> None:
         log = lockprovider.wal.Wal.open(url, storage_options=site.storage_options, **shared)
 
     def one() -> int:
+        """Append once, or put, claim and acknowledge one message; return the offset, or the message's number."""
         if log is not None:
             position = log.append(bytes(200)).position
             assert position is not None
@@ -83,7 +87,10 @@ def cycling(site: Site, task: dict[str, Any]) -> None:
 
 
 def crowd(site: Site, kind: str, *, broker: bool, processes: int, threads: int, seconds: float) -> Row:
-    """So many at once."""
+    """Let processes work on one queue or log at the same time; return rate, latencies, requests and fairness.
+
+    AssertionError: a message was worked on twice, or a record is missing.
+    """
     name = f"crowds/{kind}-{broker}.json"
     url, options = f"s3://{site.bucket}/{name}", site.storage_options
     if kind == "queue":
@@ -141,7 +148,10 @@ def table(rows: Sequence[tuple[str, Row]]) -> str:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure queue and log, each with and without a broker, and print a table or JSON.
+
+    With `--child` be one process.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--threads", type=int, default=8, help="of each")

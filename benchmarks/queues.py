@@ -42,7 +42,10 @@ def repeated(
     call: Callable[[int], object],
     requests: Callable[[], int] | None = None,
 ) -> Row:
-    """Threads that call it again and again, each with its number; `requests`: how many those of a peer were."""
+    """Call `call(number)` again and again on `count` threads for `seconds`; return rate, latencies and requests.
+
+    `requests` counts those of a peer; None: those of the S3 server.
+    """
     took_ms: list[float] = []
     guard = threading.Lock()
     asked(site, "DELETE")
@@ -63,7 +66,10 @@ def repeated(
 
 
 def cycles(site: Site, count: int, seconds: float) -> Row:
-    """Put, claim, acknowledge."""
+    """Put, claim and acknowledge messages of one queue on `count` threads.
+
+    AssertionError if one was worked on twice.
+    """
     url = f"s3://{site.bucket}/queues/{count}.json"
     worked: Counter[int] = Counter()
     with lockprovider.queue.create(url, storage_options=site.storage_options, visible_s=60.0) as queue:
@@ -90,7 +96,11 @@ def puts(site: Site, count: int, seconds: float) -> Row:
 
 
 def waiting(site: Site, most: int, count: int, seconds: float) -> tuple[Row, dict[str, float]]:
-    """So many wait; then put, claim and acknowledge. And how fast they were put, and how large the object is."""
+    """Fill a queue with `most` messages, then put, claim and acknowledge.
+
+    Return the figures, and size and rate of the fill. AssertionError: a message is missing, came twice, or out of
+    order.
+    """
     name = f"waiting-{most}-{count}.json"
     url = f"s3://{site.bucket}/queues/{name}"
     seen: set[int] = set()
@@ -117,7 +127,7 @@ def waiting(site: Site, most: int, count: int, seconds: float) -> tuple[Row, dic
 
 
 def updates(site: Site, count: int, seconds: float) -> Row:
-    """Of one document."""
+    """Count up one state on `count` threads; AssertionError if an update was lost or counted twice."""
     url = f"s3://{site.bucket}/states/{count}.json"
     done = 0
     guard = threading.Lock()
@@ -137,7 +147,10 @@ def updates(site: Site, count: int, seconds: float) -> Row:
 
 
 def appends(site: Site, count: int, seconds: float, *, named: bool) -> Row:
-    """To one log; the ring is used again and again."""
+    """Append to one log on `count` threads, with a ring of 64 slots; `named`: by a producer for each, with numbers.
+
+    AssertionError: a record is missing, or two have one offset.
+    """
     url = f"s3://{site.bucket}/logs/{count}{'named' if named else ''}"
     told: Counter[int] = Counter()
     numbers = [0] * count
@@ -158,7 +171,10 @@ def appends(site: Site, count: int, seconds: float, *, named: bool) -> Row:
 
 
 def terms(site: Site, seconds: float) -> dict[str, Row]:
-    """Of one candidate, whom nobody else stands against."""
+    """Measure terms of an election with one candidate: elected and resigned, and renewed.
+
+    Return the figures of both.
+    """
     url = f"s3://{site.bucket}/elections/one.json"
     rows: dict[str, Row] = {}
     epochs: list[int] = []
@@ -178,7 +194,10 @@ def terms(site: Site, seconds: float) -> dict[str, Row]:
 
 
 def beside_peers(site: Site, given: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    """The queue and the log, each followed by its peers; what is not to be had is told of, and left out."""
+    """Yield named figures of the queue and the log, each followed by its peers.
+
+    A peer that cannot be had is reported.
+    """
     with contextlib.ExitStack() as open_until_the_end:
         streams = None
         try:
@@ -202,7 +221,7 @@ def beside_peers(site: Site, given: argparse.Namespace) -> Iterator[tuple[str, R
 
 
 def ratios(rows: Sequence[tuple[str, Row]]) -> dict[str, float]:
-    """Return of each peer how many times its rate the row of ours before it reached."""
+    """Return, for each peer, the rate of our row before it, divided by the peer's rate."""
     found, ours = {}, 1.0
     for name, row in rows:
         if name.startswith(("queue", "log", "state", "election")):
@@ -213,7 +232,7 @@ def ratios(rows: Sequence[tuple[str, Row]]) -> dict[str, float]:
 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
-    """Markdown."""
+    """Return the rows as a Markdown table, with ratios to peers if there are any."""
     heads = [
         "per s",
         "median ms",
@@ -231,7 +250,7 @@ def table(rows: Sequence[tuple[str, Row]]) -> str:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure the recipes and their peers on a server with delays, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 64])
     parser.add_argument("--producers", type=int, nargs="*", default=[1, 64, 512], help="of the log")

@@ -37,7 +37,7 @@ class Site:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """For fsspec."""
+        """Storage options of fsspec, without its cache of instances."""
         return {
             "key": self.key,
             "secret": self.secret,
@@ -48,7 +48,7 @@ class Site:
 
     @property
     def obstore_options(self) -> dict[str, Any]:
-        """For `fsspec_cas`, by way of obstore."""
+        """Storage options of `fsspec_cas` with obstore as its client."""
         return {
             "client": "obstore",
             "access_key_id": self.key,
@@ -118,6 +118,10 @@ class Signed:
         return self._send("GET", key, {"if-none-match": tag})
 
     def _send(self, method: str, key: str, headers: dict[str, str], body: bytes = b"") -> Any:
+        """Sign a request, send it on the kept connection, read the answer.
+
+        Return its ETag, or None for a status of 300 or more.
+        """
         site = self._site
         path = f"/{site.bucket}/{site.prefix}/{key}"
         named = {"host": self._host, **headers}
@@ -391,7 +395,7 @@ class Watch:
 
 
 def steps(client: Any, operation: str, count: int) -> Any:
-    """The calls of one operation, as (call, whether it must be refused); each gets the result of the one before."""
+    """Yield `count` calls of one operation, as (call, whether it must be refused); a call takes the last result."""
     for number in range(count):
         key = f"{operation}/{number}" if operation == "create" else operation
         match operation:
@@ -408,7 +412,7 @@ def steps(client: Any, operation: str, count: int) -> Any:
 
 
 def run_sync(client: Any, operation: str, count: int) -> dict[str, Any]:
-    """One at a time."""
+    """Time one operation's calls, one at a time, and check each answer; return the figures."""
     tag = client.create(operation, BODY) if operation != "create" else None
     watch = Watch()
     for call, refused in steps(client, operation, count):
@@ -422,7 +426,7 @@ def run_sync(client: Any, operation: str, count: int) -> dict[str, Any]:
 
 
 async def run_async(client: Any, operation: str, count: int) -> dict[str, Any]:
-    """The same, awaited."""
+    """Time one operation's calls, each awaited before the next, and check each answer; return the figures."""
     tag = await client.create(operation, BODY) if operation != "create" else None
     watch = Watch()
     for call, refused in steps(client, operation, count):
@@ -439,7 +443,7 @@ def _check(operation: str, answer: Any, *, refused: bool) -> None:
 
 
 def throughput_sync(client: Any, writers: int, count: int) -> float:
-    """Creates of distinct keys per second, by this many threads."""
+    """Create `count` distinct objects on `writers` threads, after one each to warm up; return creates per second."""
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(lambda n: client.create(f"warm/{n}", BODY), range(writers)))
         begun = time.perf_counter()
@@ -450,7 +454,7 @@ def throughput_sync(client: Any, writers: int, count: int) -> float:
 
 
 async def throughput_async(client: Any, writers: int, count: int) -> float:
-    """Creates of distinct keys per second, by this many tasks."""
+    """Create `count` distinct objects in `writers` tasks, after one each to warm up; return creates per second."""
     numbers = iter(range(count))
 
     async def work() -> None:
@@ -464,7 +468,10 @@ async def throughput_async(client: Any, writers: int, count: int) -> float:
 
 
 def stream(site: Site, size_mib: int) -> dict[str, Any]:
-    """How much memory the process grows by while it creates one big object in parts."""
+    """Create one large object in parts, and delete it.
+
+    Return its size, MiB per second, and by how much the process grew.
+    """
     from fsspec_cas import Store
 
     store = Store.from_url(f"s3://{site.bucket}/{site.prefix}", site.storage_options)
@@ -484,7 +491,7 @@ def stream(site: Site, size_mib: int) -> dict[str, Any]:
 
 
 def latencies(name: str, site: Site, count: int) -> dict[str, Any]:
-    """All operations of one client."""
+    """Time all operations of one client; return the figures by operation."""
     if name in SYNC:
         client = SYNC[name](site)
         return {operation: run_sync(client, operation, count) for operation in OPERATIONS}
@@ -497,7 +504,7 @@ def latencies(name: str, site: Site, count: int) -> dict[str, Any]:
 
 
 def throughput(name: str, site: Site, writers: int, count: int) -> float:
-    """Creates per second of one client."""
+    """Return creates per second of one client with `writers` threads or tasks."""
     if name in SYNC:
         return throughput_sync(SYNC[name](site), writers, count)
 
@@ -509,7 +516,7 @@ def throughput(name: str, site: Site, writers: int, count: int) -> float:
 
 
 def main() -> None:
-    """Do what stdin says, and print the figures."""
+    """Run the task of stdin, and print its figures as JSON."""
     task = json.load(sys.stdin)
     site = Site(**task["site"])
     match task["kind"]:

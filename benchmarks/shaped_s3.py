@@ -70,7 +70,10 @@ class Answer:
     body: bytes = b""
 
     def encode(self, verb: str) -> bytes:
-        """As HTTP/1.1."""
+        """Return the response in HTTP/1.1, with an S3 error as body for an error status.
+
+        Without body for HEAD and 304.
+        """
         body = self.body
         if self.status in _CODE:
             body = f"<Error><Code>{_CODE[self.status]}</Code></Error>".encode()
@@ -102,6 +105,10 @@ class Server:
         writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read one request, answer it, half of its delay before its effect and half after.
+
+        "/" answers with statistics at once.
+        """
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         verb, target, _ = lines[0].split(" ")
         headers = {
@@ -132,6 +139,7 @@ class Server:
             await asyncio.sleep(seconds)
 
     def _statistics(self, verb: str, *, by_path: bool) -> Answer:
+        """Return counts of requests by verb and status, `by_path` also by path; DELETE resets them."""
         asked: Counter[str] = Counter()
         for what, count in self.asked.items():
             asked[what if by_path else " ".join(what.split(" ", 2)[:2])] += count
@@ -141,6 +149,7 @@ class Server:
         return answer
 
     def _do(self, verb: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Answer:
+        """Carry out a request, and count it by verb, status and path."""
         if verb == "LIST":
             answer = self._list(key.strip("/"), query)
         elif "delete" in query:
@@ -154,6 +163,7 @@ class Server:
         return answer
 
     def _refusal(self, key: str, headers: dict[str, str]) -> Answer | None:
+        """Return 412, 404 or 304 if a condition of the request fails; None: none fails."""
         there = self.objects.get(key)
         match, none_match = headers.get("if-match"), headers.get("if-none-match")
         if match is not None and (there is None or there.etag != match):
@@ -165,6 +175,7 @@ class Server:
         return None
 
     def _done(self, verb: str, key: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Carry out a PUT, DELETE, HEAD or GET of one object; 429 for a PUT too soon after the last one."""
         if verb == "PUT":
             now_s = time.monotonic()
             wait_s = self.written_s.get(key, now_s - self.pace_s) + self.pace_s - now_s
@@ -203,7 +214,7 @@ class Server:
         return Answer(200, body=f"<DeleteResult>{done}</DeleteResult>".encode())
 
     def _list(self, bucket: str, query: dict[str, str]) -> Answer:
-        """ListObjectsV2."""
+        """Answer ListObjectsV2, with prefix, delimiter and pages."""
         root = f"/{bucket}/"
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         most = min(int(query.get("max-keys", _PAGE)), _PAGE)
@@ -243,7 +254,10 @@ class Server:
         )
 
     def _in_parts(self, verb: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Answer:
-        """A multipart upload."""
+        """Carry out a step of a multipart upload: begin, part, complete (under conditions), or abort.
+
+        404 if unknown.
+        """
         if "uploads" in query:
             token = str(len(self.parts))
             self.parts[token] = {}
@@ -269,6 +283,7 @@ class Server:
 
 
 def _ranged(data: bytes, wanted: str, headers: dict[str, str]) -> Answer:
+    """Answer a GET with the wanted range (206), all bytes if it is none, or 416 beyond the end."""
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)
     if found is None:
         return Answer(200, headers, data)
@@ -291,7 +306,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 def _plain(headers: dict[str, str], body: bytes) -> bytes:
-    """The body without AWS's own chunks."""
+    """Return the body, decoded from AWS's signed chunks if it has them."""
     if not headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
         return body
     plain = b""
@@ -307,7 +322,10 @@ def _plain(headers: dict[str, str], body: bytes) -> bytes:
 def running(
     get_ms: float, put_ms: float, list_ms: float = 0.0, pace: float = 0.0, *, holds: Path | None = None
 ) -> Iterator[Site]:
-    """The server in a process of its own."""
+    """Run the server as a process.
+
+    Yield its address and credentials, then end it. `holds`: a folder of first objects.
+    """
     command = [sys.executable, "-m", "benchmarks.shaped_s3", "--get-ms", str(get_ms), "--put-ms", str(put_ms)]
     command += ["--list-ms", str(list_ms), "--pace", str(pace)]
     command += [] if holds is None else ["--holds", str(holds)]
@@ -334,7 +352,7 @@ async def run(server_of: Server) -> None:
 
 
 def main() -> None:
-    """Serve."""
+    """Serve on a free port until Ctrl-C, with the delays of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--get-ms", type=float, default=0.0)
     parser.add_argument("--put-ms", type=float, default=0.0)

@@ -158,6 +158,10 @@ class Way:
         """Nothing is open."""
 
     def _ask(self, verb: str, ms: float, effect: Callable[[], Any]) -> Any:
+        """Sleep half of a request's simulated time, call `effect`, count its answer by verb, sleep the rest.
+
+        Return the answer.
+        """
         scheduler = self._scheduler
         leg_s = ms / 2000 * (1 + _NOISE * (2 * scheduler.random.random() - 1))
         scheduler.sleep(leg_s)
@@ -167,6 +171,7 @@ class Way:
         return answer
 
     def _put(self, path: str, data: bytes, condition: Condition, write_id: str) -> Any:
+        """Write an object if the condition holds and its last write is not too recent; return the outcome."""
         objects, now_s, pace = self._objects, self._scheduler.now_s, self._delays.writes_per_s
         if pace and now_s - objects.written_s.get(path, -1e9) < 1 / pace:
             return NotApplied("429 too many writes of this object")
@@ -186,6 +191,10 @@ class Way:
         return Unchanged() if there is not None and there.version == unless else there or Missing()
 
     def _delete(self, path: str, condition: Version | None) -> Any:
+        """Delete an object if the condition holds.
+
+        Return the outcome. A missing one counts as deleted without a condition.
+        """
         there = self._objects.found.get(path)
         if condition is not None and (there is None or there.version != condition):
             return ConditionFailed()
@@ -242,6 +251,7 @@ class Pool:
         self.shutdown()
 
     def _work(self) -> None:
+        """Run waiting calls one after the other, and set their answers or errors, until none is left."""
         while self._waiting:
             answer, call = self._waiting.pop(0)
             try:
@@ -267,7 +277,7 @@ class Answer(Future[Any]):
 
 @contextlib.contextmanager
 def in_simulated_time(scheduler: Scheduler) -> Iterator[None]:
-    """Threads, pools and background calls of the library are the scheduler's, but for threads left by others."""
+    """Replace threads, pools and background calls of the library by the scheduler's, then restore them."""
 
     def begin(call: Callable[[], Any]) -> Answer:
         return Pool(1, scheduler=scheduler).submit(call)
@@ -304,7 +314,7 @@ class Writers:
         self._objects_of(Table.create(f"memory://{uuid4()}", TableSpec("t", SCHEMA, "id", visibility=visibility)))
 
     def run(self) -> None:
-        """All of it.
+        """Run all writers, then one reader, in simulated time; keep the counts of requests of the measured part.
 
         Raises:
             RuntimeError: what is there at the end is not what was acknowledged.
@@ -333,6 +343,7 @@ class Writers:
         return Table(Store(way, _ROOT, world=world), f"s3://{_ROOT}", world=world)
 
     def _write(self, number: int) -> None:
+        """Warm up, wait until all writers have, then commit until the time is over, and record each duration."""
         scheduler, table = self.scheduler, self._table(f"w{number}-")
         scheduler.sleep(scheduler.random.random() * _APART_S)
         for commit in range(_WARM):
@@ -362,7 +373,7 @@ class Writers:
 
 
 def run(name: str, visibility: str, writers: int, seed: int, *, seconds: float, cpu_ms: float) -> Run:
-    """One row."""
+    """Simulate one case; return its rate, latencies, requests and fairness."""
     them = Writers(STORES[name], visibility, writers, seed, seconds=seconds, cpu_s=cpu_ms / 1000)
     them.run()
     took_ms = sorted(1000 * one for mine in them.took_s for one in mine)
@@ -384,7 +395,7 @@ def run(name: str, visibility: str, writers: int, seed: int, *, seconds: float, 
 
 
 def main() -> None:
-    """Print the table."""
+    """Simulate all cases of the command line, and print a Markdown table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES), help="their names")
     parser.add_argument("--visibility", nargs="+", choices=(ORDERED, UNORDERED), default=[ORDERED, UNORDERED])

@@ -29,7 +29,7 @@ COLUMNS = {
 
 
 def reports() -> Iterator[tuple[str, Report]]:
-    """One server after the other."""
+    """Start one server after the other, probe it, and yield its name and report; then a local folder and memory."""
     from servers.azurite import Azurite
     from servers.fakegcs import FakeGcs
     from servers.ministack import Ministack
@@ -71,7 +71,7 @@ def table(found: dict[str, Report]) -> Iterator[str]:
 
 
 def _cell(report: Report, names: tuple[str, ...]) -> str:
-    """Yes, the fact, or the first thing that is wrong."""
+    """Return "yes", the known fact, "-" if something was skipped, or the first finding that is wrong."""
     findings = [report[name] for name in names]
     wrong = next((finding for finding in findings if finding.state in ("no", "failed")), None)
     if wrong is not None:

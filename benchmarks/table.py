@@ -107,7 +107,7 @@ def seaweedfs() -> Iterator[Site]:
 
 @contextlib.contextmanager
 def store(name: str, slower: float) -> Iterator[Site]:
-    """One of them."""
+    """Run the named store, with its delays times `slower`; yield it."""
     if name == WEED:
         shaped = seaweedfs()
     elif name == PACED:
@@ -129,7 +129,10 @@ def pace(name: str, slower: float) -> float | None:
 
 
 def measured(name: str, site: Site, engine: str, writers: int, seconds: float, *, slower: float) -> Run:
-    """One run."""
+    """Make a table, commit with `writers` processes for `seconds`, check the rows, and return the figures.
+
+    SystemExit: a commit of this library was lost or doubled.
+    """
     where = replace(site, prefix=uuid.uuid4().hex)
     with tempfile.TemporaryDirectory() as folder:
         task = {"engine": engine, "site": asdict(where), "folder": folder, "pace": pace(name, slower)}
@@ -150,7 +153,10 @@ def measured(name: str, site: Site, engine: str, writers: int, seconds: float, *
 def together(
     name: str, site: Site, children: list[subprocess.Popen[str]], seconds: float
 ) -> tuple[list[Any], dict[str, int] | None, float]:
-    """What the writers did from one moment to another, and what the store was asked meanwhile; the moment."""
+    """Let the ready children write from one moment on; return their results, the counts of requests, and that moment.
+
+    The counts are None for SeaweedFS. ChildFailed: a child is not ready.
+    """
     for process in children:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
@@ -178,7 +184,7 @@ def kinds(requests: dict[str, int]) -> Counter[str]:
 def summary(
     what: tuple[str, str], told: list[Any], requests: dict[str, int] | None, there: dict[str, int], start_s: float
 ) -> Run:
-    """Figures of one run."""
+    """Compute a run's figures. `what`: store and engine; `there`: rows in the table, by commit."""
     done = [[call for call in one["done"] if call[2]] for one in told]
     took_ms = [1000 * (ended_s - began_s) for calls in done for began_s, ended_s, *_ in calls] or [0.0, 0.0]
     counts = [len(calls) for calls in done]
@@ -209,7 +215,7 @@ def summary(
 
 
 def commit_table(runs: list[Run]) -> Iterator[str]:
-    """Markdown; names the store only if there are several."""
+    """Yield a Markdown table of runs, with a column for the store if there are several."""
     stores = {run.store for run in runs}
     heads = ["store"] if len(stores) > 1 else []
     heads += ["table", "writers", "commits/s", "median ms", "p99 ms", "failed", "requests", "CPU ms", "Jain"]
@@ -252,7 +258,7 @@ def grown(name: str, site: Site, engine: str, counts: list[int], limit_s: float)
 
 
 def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown; beside the times those of the same engine after the fewest commits."""
+    """Yield a Markdown table of commits and loads, with ratios to the same engine after the fewest commits."""
     yield "| store | table | commits | commit ms | x | load, held ms | x | load, fresh ms | x |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
@@ -264,7 +270,7 @@ def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run it all."""
+    """Measure commits and growth, and print Markdown tables or JSON; failed runs are reported and left out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, AT_ONCE, ON_OBSTORE, BOTH, *UPSERTS]

@@ -39,7 +39,7 @@ Found = dict[str, dict[int, list[Costs]]]  # by what was done, by commits: of ea
 
 
 def made(folder: Path, commits: list[int], *, appends: bool) -> Path:
-    """All tables, in a folder to be served; those that are there stay."""
+    """Make the missing tables of these numbers of commits below `folder`; return the folder to be served."""
     tables = folder / ("appends" if appends else "upserts")
     for name, count in (*((str(count), count) for count in commits), (OTHER, 1)):
         whole = tables / "bucket" / name
@@ -52,7 +52,10 @@ def made(folder: Path, commits: list[int], *, appends: bool) -> Path:
 
 
 def measured(site: Site, commits: list[int], rounds: int, *, obstore: bool, appends: bool) -> Found:
-    """Medians of each round."""
+    """Open and commit to each table in fresh processes, in each round.
+
+    Return medians of each round by kind and table.
+    """
     found: Found = {what: {count: [] for count in commits} for what in WHAT}
     common = {"site": asdict(site), "obstore": obstore, "appends": appends}
     for what in ("open", "commit"):
@@ -66,7 +69,7 @@ def measured(site: Site, commits: list[int], rounds: int, *, obstore: bool, appe
 
 
 def lines(found: Found) -> Iterator[str]:
-    """Markdown, with the ratios to younger tables."""
+    """Yield a Markdown table of medians, with ratios to younger tables."""
     counts = [*next(iter(found.values()))]
     younger = counts[:-1]
     ratios = [f"x {count:,}" for count in younger]
@@ -98,7 +101,7 @@ def kept(folder: Path | None) -> Iterator[Path]:
 
 
 def main() -> None:
-    """The command."""
+    """Make the tables, measure them on a server with delays, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, nargs="+", default=[10, 80, 10_000], help="of each table, ascending")
     parser.add_argument("--rounds", type=int, default=7)

@@ -46,7 +46,10 @@ def make(folder: Path, commits: int, *, appends: bool) -> None:
 
 
 def measured(task: dict[str, Any]) -> dict[str, list[Costs]]:
-    """What was done, by its kind. Whatever a process pays for once is paid for by another table."""
+    """Measure an open, or commits by a fresh and by a held handle; return the costs by kind.
+
+    First warms up with another table.
+    """
     site, appends, first = Site(**task["site"]), task["appends"], task["first"]
     shared = site.storage_options | {"skip_instance_cache": False}
     options = site.obstore_options if task["obstore"] else shared
@@ -74,6 +77,7 @@ def measured(task: dict[str, Any]) -> dict[str, list[Costs]]:
 
 
 def _costs(site: Site, rest_s: float, call: Callable[[], object]) -> Costs:
+    """Call `call` after a garbage collection, rest `rest_s`; return ms, CPU ms and the server's number of requests."""
     ask(site, "DELETE", "/")
     gc.collect()  # or whoever makes 10,000 objects pays for what the imports have left
     start_s, cpu_s = time.perf_counter(), time.process_time()

@@ -122,7 +122,7 @@ def turned(names: tuple[str, ...], number: int) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def store(place: str, folder: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Where tables are: options for fsspec, and a URL."""
+    """Run a store if needed; yield fsspec's options (None: local) and a URL for tables."""
     if place == "local":
         yield None, str(folder)
         return
@@ -133,7 +133,10 @@ def store(place: str, folder: Path) -> Iterator[tuple[dict[str, Any] | None, str
 
 
 def measure(run: Run, places: list[str], only: str | None) -> dict[str, dict[str, list[Any]]]:
-    """All costs: by the kind of client and the place, then by client."""
+    """Measure Arrow and Spark clients, or `only` one kind, in each place.
+
+    Return costs by kind and place, then by client.
+    """
     found: dict[str, dict[str, list[Any]]] = {}
     for place in places:
         with store(place, run.folder) as (options, url):
@@ -149,7 +152,7 @@ def measure(run: Run, places: list[str], only: str | None) -> dict[str, dict[str
 
 
 def lines(found: dict[str, dict[str, list[Any]]]) -> Iterator[str]:
-    """Markdown: seconds of this client, with its ratios to bare Parquet and to deltalake in brackets."""
+    """Yield a Markdown table: seconds and memory of this client, with ratios to bare Parquet and deltalake."""
     heads = ["", *(f"{WHAT[operation]} s" for operation in OPERATIONS), "CPU s of the append", "peak MB"]
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
@@ -178,7 +181,7 @@ def _ratio(costs: dict[str, list[Any]], name: str, other: str, operation: str, u
 
 
 def main() -> None:
-    """Run it."""
+    """Measure in the chosen places, and print a Markdown table or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--repeat", type=int, default=3)

@@ -69,7 +69,7 @@ class Work:
         return self.rows // 50
 
     def ranges(self, operation: str) -> tuple[range, ...]:
-        """The ids."""
+        """Return the ids of an operation: all, spread old ones with new ones, or the last old ones with new ones."""
         known = self.rows // 10 - self.new
         match operation:
             case "append":
@@ -95,7 +95,7 @@ class Work:
 
 
 def tree() -> dict[int, float]:
-    """This process and its descendants, and the CPU seconds of each and of those that it has outlived."""
+    """Return the CPU seconds of this process and each descendant, with those of ended children, by process id."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -134,7 +134,7 @@ def measured(run: Callable[[], object]) -> Cost:
 
 
 def arrow_rows(work: Work, operation: str) -> pa.Table:
-    """The rows of an operation; those of an upsert come in no order."""
+    """Make the rows of an operation, the same each time; those of an upsert are shuffled."""
     rng = np.random.default_rng(1)
     ids = np.concatenate([np.array(one) for one in work.ranges(operation)])
     if operation != "append":
@@ -183,7 +183,7 @@ class Deltalake(Lockprovider):
 
     @cached_property
     def storage(self) -> dict[str, str] | None:
-        """Its names for the same."""
+        """Deltalake's names of the storage options; None: local."""
         if self.options is None:
             return None
         return {
@@ -196,7 +196,7 @@ class Deltalake(Lockprovider):
         }
 
     def do(self, operation: str, place: str, rows: pa.Table) -> None:
-        """One commit."""
+        """Commit the rows: append, or merge by id."""
         import deltalake
 
         if operation == "append":
@@ -219,7 +219,7 @@ class Pyarrow(Lockprovider):
 
     @cached_property
     def fs(self) -> Any:
-        """Arrow's own."""
+        """Arrow's own file system for the storage options."""
         if self.options is None:
             return arrow_fs.LocalFileSystem()
         return arrow_fs.S3FileSystem(
@@ -273,7 +273,7 @@ class SparkTable:
         return spark_session("benchmark", cores=2, java_options="")
 
     def rows(self, operation: str) -> Any:
-        """Made by each job that reads them."""
+        """Return a Spark frame of an operation's rows, computed anew by each job that reads it."""
         from pyspark.sql import functions as F  # noqa: N812
 
         parts = [
@@ -335,7 +335,10 @@ CLIENTS: dict[str, Any] = {
 
 
 def session(name: str, work: Work, options: dict[str, Any] | None, places: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """In each place all operations, one after the other."""
+    """Yield the costs of all operations in each place, after few rows to warm up; remove each table.
+
+    SystemExit: the table has other rows than expected.
+    """
     client, small = CLIENTS[name](work, options), CLIENTS[name](Work(WARM_ROWS), options)
     for number, place in enumerate(places):
         if number == 0:

@@ -239,6 +239,10 @@ class Iceberg:
         catalog.create_table("bench.t", schema=SCHEMA)
 
     def append(self, part: pa.Table) -> int:
+        """Append the rows, again after each conflict.
+
+        Return the number of retries, or raise RuntimeError after the last.
+        """
         from pyiceberg.exceptions import CommitFailedException
         from sqlalchemy.exc import OperationalError
 
@@ -259,7 +263,7 @@ class Iceberg:
 
 
 def engine_of(site: Site, task: dict[str, Any]) -> Engine:
-    """The engine that the task names."""
+    """Open the table by the engine that the task names."""
     if task["engine"] == "pyiceberg":
         return Iceberg(site, task["folder"])
     if task["engine"] in UPSERTS:
@@ -279,7 +283,10 @@ def make(engine: Engine, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def commits(engine: Engine, task: dict[str, Any]) -> dict[str, Any]:
-    """Commits until the end: for each when it began and ended, and whether it is there."""
+    """Warm up, print "ready", read start and end from stdin, and append until the end.
+
+    Return each call's times and success.
+    """
     for number in range(2):
         with contextlib.suppress(Exception):
             engine.append(rows(task["writer"] + 1000, number))
@@ -312,7 +319,10 @@ def check(engine: Engine, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def growth(engine: Engine, task: dict[str, Any]) -> list[dict[str, Any]]:
-    """Milliseconds of a commit and of a load by the handle that has been there all the time, and by a fresh one."""
+    """Append many times; return ms of a commit and of loads, by a held and a fresh handle, at each of `counts`.
+
+    Stops after `limit_s`; the last entry is after an archival, if the engine has one.
+    """
     found, took_ms, began_s = [], [], time.monotonic()
     for number in range(max(task["counts"])):
         took_ms.append(_append_ms(engine, number))

@@ -55,7 +55,7 @@ class Counted:
 
 
 def made(url: str, options: dict[str, Any] | None, files: int, rows: int) -> Table:
-    """A table of so many files, written by one commit."""
+    """Create a table of `files` files with `rows` rows each, by one commit."""
     changes.ROWS_PER_FILE = rows
     numbers = range(files * rows)
     data = pa.table(
@@ -67,7 +67,10 @@ def made(url: str, options: dict[str, Any] | None, files: int, rows: int) -> Tab
 
 
 def measured(table: Table, where: str, expected: int, handle: str) -> Iterator[str]:
-    """Measure a new handle, and the same handle again; each must read `expected` rows."""
+    """Read by a new handle, and by the same again.
+
+    Yield a Markdown line of each. AssertionError unless `expected` rows are read.
+    """
     counted = Counted(table.store.backend)
     store = Store(counted, table.store.root)  # type: ignore[arg-type] # by name
     fresh = Table(store, table.url, storage_options=table.storage_options)
@@ -82,7 +85,7 @@ def measured(table: Table, where: str, expected: int, handle: str) -> Iterator[s
 
 
 def main() -> None:
-    """The command."""
+    """Make a table, and print what a filtered read costs, with and without noted ranges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=100, help="of each file")

@@ -74,7 +74,10 @@ def written(url: str) -> int:
 
 
 def child(kind: str, rows: int, url: str) -> dict[str, Any]:
-    """One round."""
+    """Run one round: read, upsert, read, compact (or overwrite).
+
+    Return each step's costs. SystemExit for wrong rows.
+    """
     table, change = Table.open(url), later(arrow_rows(Tenth(rows), "all over"))
     found: dict[str, Any] = {}
 
@@ -107,7 +110,7 @@ def told(what: str, kind: str, rows: int, url: Path) -> str:
 
 
 def rounds(given: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All rounds, by table."""
+    """Make each kind of table once, then run each round on a copy; return the costs by kind."""
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for kind in KINDS:
         told("make", kind, given.rows, folder / kind)
@@ -136,7 +139,7 @@ def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run it."""
+    """Run all rounds, and print a Markdown table or JSON; with `--make` or `--child`, be one step's process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -32,7 +32,7 @@ LOCAL = "local"
 
 
 def rows_of(count: int, partitions: int) -> pa.Table:
-    """Four columns."""
+    """Make `count` rows of four columns, spread over the partitions."""
     numbers = range(count)
     return pa.table(
         {
@@ -59,7 +59,7 @@ def deltas(url: str, options: dict[str, Any] | None, rows: pa.Table) -> Callable
 
 
 def delta_options(options: dict[str, Any]) -> dict[str, str]:
-    """The options of fsspec as delta-rs calls them."""
+    """Return fsspec's S3 options by delta-rs's names."""
     return {
         "AWS_ACCESS_KEY_ID": options["key"],
         "AWS_SECRET_ACCESS_KEY": options["secret"],
@@ -71,7 +71,7 @@ def delta_options(options: dict[str, Any]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def place(name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Where tables can be made: a URL and its options."""
+    """Run the named store if needed; yield a URL for tables, and its storage options (None: local)."""
     if name == LOCAL:
         with tempfile.TemporaryDirectory(prefix="table-partitions-") as folder:
             yield folder, None
@@ -90,7 +90,10 @@ def size_mb(url: str, options: dict[str, Any] | None) -> float:
 
 
 def measured(name: str, rows: pa.Table, rounds: int) -> dict[str, Any]:
-    """All rounds in one place; the first one is to warm up."""
+    """Write the rows by both clients in each round, after one to warm up.
+
+    Return median seconds, their ratio, and MB.
+    """
     took: dict[str, list[float]] = {OURS: [], DELTA: []}
     size: dict[str, float] = {}
     with place(name) as (root, options):
@@ -123,7 +126,7 @@ def lines(found: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run it."""
+    """Measure in each place, and print a Markdown table or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--partitions", type=int, default=200)

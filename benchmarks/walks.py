@@ -66,7 +66,7 @@ class Tracer:
         sys.setprofile(self._note)
 
     def walk(self, name: str, run: Callable[[], object]) -> Walk:
-        """Run it, and wait for what it has begun."""
+        """Run `run`, wait for what it has begun on other threads, and return what was called meanwhile."""
         self._called, self._threads, self._switches, self._on = set(), set(), 0, True
         run()
         time.sleep(_IDLE_S)
@@ -76,6 +76,7 @@ class Tracer:
         return Walk(name, len(self._called), len(files), lines, self._switches, len(self._threads))
 
     def _note(self, frame: FrameType, event: str, arg: object) -> None:
+        """Record a call of the library's code: its function, its thread, and whether the file changed."""
         del arg
         if not self._on or event != "call" or not frame.f_code.co_filename.startswith(_PACKAGES):
             return
@@ -87,7 +88,7 @@ class Tracer:
 
 
 def publish(url: str) -> Callable[[], object]:
-    """Acquire, publish and release; the fourth time."""
+    """Return a function that acquires, publishes and releases; it has run three times already."""
     lock = lockprovider.lock(f"{url}/lock-{uuid4()}")
 
     def run() -> None:
@@ -112,7 +113,7 @@ WALKS = {"acquire, publish, release": publish, "`Table.upsert` of 10 rows": upse
 
 
 def main() -> None:
-    """Print a table, or JSON."""
+    """Trace each walk, and print a Markdown table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", default="memory://walks")
     parser.add_argument("--json", action="store_true")

@@ -82,10 +82,11 @@ class TableTransaction(TransactionHandle):
         """
         if self._keys:
             raise InvalidRecords("call upsert before delete in a transaction: a key in both is deleted")
-        converted = as_table(rows, lambda: self._schema)
-        self._add_rows("upsert", converted, "refuse")
-        if deletes is not None:
-            self.delete(deletes)
+        found = None if deletes is None else self._matching(deletes)
+        self._add_rows("upsert", as_table(rows, lambda: self._schema), "refuse")
+        if found is not None:
+            self._set_kind("delete")
+            self._keys.append(found)
 
     def delete(self, keys: Rows | Where) -> None:
         """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin, read now.
@@ -97,14 +98,9 @@ class TableTransaction(TransactionHandle):
         >>> table.count()
         1
         """
-        if isinstance(keys, (str, pc.Expression)):
-            matching = self.to_arrow(self._inner.config.identifying, keys)
-        else:
-            matching = as_table(keys, lambda: self._schema)
-        valued = self._inner.may_be_blind and self._inner.config.ordering_field in matching.column_names
-        deletes = planner_of(self._inner).deletes(matching, valued=valued)
-        self._set_kind("upsert")
-        self._keys.append(deletes)
+        found = self._matching(keys)
+        self._set_kind("delete")
+        self._keys.append(found)
 
     def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
         """Replace all rows of the table, or of `partitions`, at the commit; once a transaction, without other writes.
@@ -118,7 +114,7 @@ class TableTransaction(TransactionHandle):
         1
         """
         if self._kind:
-            raise InvalidRecords(f"overwrite must be the only write of a transaction; this one has an {self._kind}")
+            raise InvalidRecords(f"overwrite must be the only write of a transaction; it cannot follow {self._kind}")
         self._partitions = given_partitions(partitions)
         self._add_rows("overwrite", as_table(rows, lambda: self._schema), "null")
 
@@ -126,13 +122,22 @@ class TableTransaction(TransactionHandle):
     def _schema(self) -> pa.Schema:
         return self._inner.table.schema(self.timeline)
 
+    def _matching(self, keys: Rows | Where) -> pa.Table:
+        if isinstance(keys, (str, pc.Expression)):
+            matching = self.to_arrow(self._inner.config.identifying, keys)
+        else:
+            matching = as_table(keys, lambda: self._schema)
+        valued = self._inner.may_be_blind and self._inner.config.ordering_field in matching.column_names
+        return planner_of(self._inner).deletes(matching, valued=valued)
+
     def _add_rows(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
         stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._set_kind(kind)
         self._rows.append(stored)
 
     def _set_kind(self, kind: str) -> None:
-        if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
+        before = ("", kind, "upsert") if kind == "delete" else ("", kind)
+        if self._kind not in before or (kind == "overwrite" and self._rows):
             raise InvalidRecords(f"{kind} cannot follow {self._kind} in one transaction; begin another one")
         self._kind = kind
 

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -129,9 +130,9 @@ def test_appends_go_together_and_an_overwrite_stands_alone(table: Table) -> None
         txn.append(rows((4, "b", 40)))
         txn.append(pd.DataFrame({"id": [5], "part": ["c"]}))
     assert content(table) == {*THREE, (4, "b", 40), (5, "c", None)}
-    for second in (lambda t: t.upsert(rows((1, "a", 1))), lambda t: t.delete(rows((1, "a", 1)))):
-        with pytest.raises(InvalidRecords, match="one transaction"):
-            in_one(table, lambda txn: txn.append(rows((6, "a", 1))), second)
+    for first, second in (("append", "upsert"), ("append", "delete"), ("delete", "append"), ("overwrite", "delete")):
+        with pytest.raises(InvalidRecords, match=f"^{second} cannot follow {first} in one transaction"):
+            in_one(table, *(partial(write, name) for name in (first, second)))
     with pytest.raises(InvalidRecords, match="before delete"):
         in_one(table, lambda txn: txn.delete(rows((1, "a", 1))), lambda txn: txn.upsert(rows((1, "a", 1))))
     with table.transaction() as txn:
@@ -141,8 +142,14 @@ def test_appends_go_together_and_an_overwrite_stands_alone(table: Table) -> None
     assert content(table) == {(7, "a", 70)} == by_hudi_rs(table.url)
 
 
+def write(name: str, txn: TableTransaction) -> None:
+    getattr(txn, name)(rows((1, "a", 1)))
+
+
 def test_bad_rows_are_refused_where_they_are_given(table: Table) -> None:
     with table.transaction() as txn:
+        with pytest.raises(InvalidRecords, match="part is missing"):
+            txn.upsert(rows((1, "a", 11)), deletes=pd.DataFrame({"id": [2]}))
         with pytest.raises(InvalidRecords, match="value"):
             txn.upsert(pd.DataFrame({"id": [1], "part": ["a"]}))
         with pytest.raises(InvalidInput, match=r"at character 1: 'fare' is not a column"):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
+from pyarrow.parquet.encryption import CryptoFactory, KmsClient, KmsConnectionConfig
 
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
@@ -40,7 +41,7 @@ _EARLIEST = {
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
 INT96_UNIT = "us"  # Spark's old timestamps: in nanoseconds years after 2262 overflow.
-_ENCRYPTED = ("no decryption found", "Cannot decrypt")  # of a footer, a column
+_ENCRYPTED = ("no decryption found", "Cannot decrypt", "No footer key or key metadata")  # in pyarrow's errors
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 128 << 20
 
@@ -152,11 +153,30 @@ def _is_of_arrow(error: OSError) -> bool:
     )
 
 
+class _NoKeys(KmsClient):  # type: ignore[misc]
+    """Refuses every key when a file is opened: statistics of an encrypted column would end the process."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def unwrap_key(self, *_: object) -> bytes:
+        raise pa.ArrowInvalid(_ENCRYPTED[0])
+
+
+_KEYS = CryptoFactory(_NoKeys)
+
+
+def refuse_encrypted() -> Any:
+    """Return decryption properties with which pyarrow refuses to open an encrypted file."""
+    return _KEYS.file_decryption_properties(KmsConnectionConfig())
+
+
 class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
     """Opened Parquet file, which verifies checksums of pages; `path` is for messages."""
 
     def __init__(self, source: Any, filesystem: Any, path: str, **settings: Any) -> None:
         settings |= {"page_checksum_verification": True, "coerce_int96_timestamp_unit": INT96_UNIT}
+        settings["decryption_properties"] = refuse_encrypted()
         super().__init__(source, filesystem=filesystem, pre_buffer=True, **settings)
         self.path = path
 

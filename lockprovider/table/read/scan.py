@@ -24,7 +24,7 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable
 from lockprovider.table.files import footers
-from lockprovider.table.files.base_file import INT96_UNIT, check_footer, reading
+from lockprovider.table.files.base_file import INT96_UNIT, check_footer, reading, refuse_encrypted
 from lockprovider.table.files.footers import FEW
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -281,8 +281,11 @@ def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
 
 
 def _fragment(place: TablePlace, file_slice: FileSlice) -> Any:
-    old_times = _dataset().ParquetReadOptions(coerce_int96_timestamp_unit=INT96_UNIT)
-    return _dataset().ParquetFileFormat(old_times).make_fragment(*place.source(file_slice.path, file_slice.size))
+    pds = _dataset()
+    old_times = pds.ParquetReadOptions(coerce_int96_timestamp_unit=INT96_UNIT)
+    no_keys = pds.ParquetFragmentScanOptions(decryption_properties=refuse_encrypted())
+    parquet = pds.ParquetFileFormat(old_times, default_fragment_scan_options=no_keys)
+    return parquet.make_fragment(*place.source(file_slice.path, file_slice.size))
 
 
 def _dataset() -> Any:

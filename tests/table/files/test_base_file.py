@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow.parquet import encryption
+from pyarrow.parquet.encryption import CryptoFactory, EncryptionConfiguration, KmsClient, KmsConnectionConfig
 from table.jvm_written import TABLES, base_files, contents
 from table.key_texts import path_for, record_key
 
@@ -153,6 +154,30 @@ def test_empty_file_group_can_be_written() -> None:
 def test_torn_file_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="'in memory' cannot be read: .*backup"):
         read_base_file(write(ROWS)[:100])
+
+
+class KeysInFile(KmsClient):  # type: ignore[misc]
+    def __init__(self, _: object) -> None:
+        super().__init__()
+
+    def wrap_key(self, key: bytes, _: str) -> bytes:
+        return base64.b64encode(key)
+
+
+@pytest.mark.parametrize("plain_footer", [False, True])
+def test_encrypted_file_is_called_encrypted(tmp_path: Path, plain_footer: bool) -> None:
+    table = Table.create(str(tmp_path), TableSpec("t", ROWS, "id"))
+    table.append(ROWS)
+    (path,) = tmp_path.glob("*.parquet")
+    content = pq.read_table(path)
+    secret = EncryptionConfiguration("f", column_keys={"c": ["id", "ts"]}, plaintext_footer=plain_footer)
+    how = CryptoFactory(KeysInFile).file_encryption_properties(KmsConnectionConfig(), secret)
+    pq.write_table(content, path, encryption_properties=how)
+    table = Table.open(str(tmp_path))
+    for call in (table.to_arrow, lambda: table.count("ts > 1"), lambda: table.upsert(ROWS)):
+        with pytest.raises(UnsupportedTable, match=f"'{path.name}' is encrypted"):
+            call()
+    assert any("is encrypted" in finding.what for finding in table.doctor(keys=True))
 
 
 def test_file_that_pyarrow_cannot_read_is_not_called_damaged() -> None:

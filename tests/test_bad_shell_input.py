@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import fsspec_cas.cli
 import lockprovider.cli
+from lockprovider.commands.arguments import hours, integer, pause, positive, seconds, wait, whole
 
 Case = tuple[str, int, str]  # what is typed, the exit code, words of the answer parted by " | "
 PLACES = "status", "break", "watch", "audit", "leader"
@@ -133,6 +135,42 @@ TABLES: list[Case] = [
     ("table cluster ./t --run 20260101000000000 --sort-by id", 2, "a plan has its own"),
     ("table info ./t --hoodie 'caf\udce9'", 2, "not UTF-8"),
 ]
+_NEW = "table create ./t --column id:int64 --key id"
+_CREATE = "table create ./t --key id"
+EMPTY: list[Case] = [
+    *((f"{words} ''", 2, "it is empty") for words in (
+        *(f"table {command} ./t --{option}" for command in ("compact", "cluster") for option in ("run", "unschedule")),
+        *(f"table {command} ./t" for command in ("savepoint", "savepoint --delete", "restore", "rollback")),
+        *(f"{_NEW} {option}" for option in ("--name", "--ordering", "--bucket-by")),
+        "wal seal ./w --successor", "wal append ./w --producer", "queue put ./q.json --producer", "demo --url",
+        "state unlock ./s.json --id", "break ./a --if-owner",
+    )),
+    *((f"{words} {path}", 2, "is not the path of a file") for path in ("''", ".") for words in (
+        "audit ./a --svg", "table timeline ./t --svg", f"{_CREATE} --like", "demo --out",
+    )),
+]  # fmt: skip
+
+
+def _numbers(parser: argparse.ArgumentParser, command: str = "") -> Iterator[Case]:
+    """Bad numbers for each option of each command."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from _numbers(inner, f"{command} {name}".strip())
+        elif action.option_strings and action.type in (seconds, wait, pause, hours, whole, positive, integer):
+            code = 125 if command in ("run", "elect", "state run") else 2
+            values = (
+                "nan",
+                "",
+                *(() if action.type is wait else ("inf", "1e400")),
+                *(() if action.type is integer else ("-1",)),
+            )
+            for value in (*values, *(("0",) if action.type in (pause, positive) else ())):
+                option = action.option_strings[-1]
+                yield f"{command} {option}={shlex.quote(value)}", code, f"{option} | {value!r}"
+
+
+NUMBERS = [*_numbers(lockprovider.cli.parser(list(lockprovider.cli.LATE)))]
 WRITES: list[Case] = [
     ("", 2, "required | COMMAND"),
     ("nothing", 2, "'nothing' | 'probe'"),
@@ -168,7 +206,10 @@ def refused(main: Callable[[list[str]], int], case: Case, capsys: pytest.Capture
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("case", [*LOCKS, *RECIPES, *TABLES], ids=lambda case: case[0] or "nothing typed")
+ALL = [*LOCKS, *RECIPES, *TABLES, *EMPTY, *NUMBERS]
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case[0] or "nothing typed")
 def test_lockprovider_refuses_bad_shell_input(
     case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +226,6 @@ def test_fsspec_cas_refuses_bad_shell_input(
 
 
 def test_bad_shell_inputs_are_listed_once() -> None:
-    for cases in ([*LOCKS, *RECIPES, *TABLES], WRITES):
+    for cases in (ALL, WRITES):
         typed = [case[0] for case in cases]
         assert len(typed) == len(set(typed))

@@ -5,10 +5,12 @@ To start Python and import an SDK takes a second of a busy machine, a hundred ti
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import importlib
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,10 +21,10 @@ from typing import Any
 
 from patience import PATIENCE_S
 
-from lockprovider.cli import LATE
+from lockprovider import cli
 
 MAINS = {"lockprovider": "lockprovider.cli", "fsspec-cas": "fsspec_cas.cli"}
-_IMPORTED = [*MAINS.values(), *(module for module, _ in LATE.values()), "s3fs"]
+_IMPORTED = [*MAINS.values(), *(module for module, _ in cli.LATE.values()), "s3fs"]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_IMPORTED)
 
@@ -31,6 +33,29 @@ def typed(
     name: str, *words: Any, stdin: bytes = b"", env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """One command to its end; `env` is added to what is there, and read when modules are imported: that starts anew."""
+    done = _done(name, *words, stdin=stdin, env=env, cwd=cwd)
+    if name == "lockprovider" and done.returncode > 0:
+        assert documented(*words) & {done.returncode, ANY}, f"{words}: its help has no exit code {done.returncode}"
+    return done
+
+
+ANY = -1
+
+
+def documented(*words: Any) -> set[int]:
+    """The exit codes in the help of the command that these words name."""
+    found: argparse.ArgumentParser = cli.parser(list(cli.LATE))
+    for word in map(str, words):
+        for action in found._actions:
+            if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                found = action.choices[word]
+    codes = {int(code) for code in re.findall(r"(?m)(?:^  |[:;] )(\d+)\b", found.epilog or "")}
+    return codes | {ANY} if re.search(r"(?m)^  N ", found.epilog or "") else codes or {0, 2}
+
+
+def _done(
+    name: str, *words: Any, stdin: bytes, env: Mapping[str, str] | None, cwd: Path | None
+) -> subprocess.CompletedProcess[bytes]:
     line = [str(Path(sys.executable).with_name(name)), *map(str, words)]
     if env:
         there = {**os.environ, **env}

@@ -13,20 +13,46 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import LARGEST_NUMBER
-from fsspec_cas.command import DONE, OPTIONS_HELP, add_storage_options, complain
+from fsspec_cas.command import (
+    BAD_INPUT,
+    DONE,
+    INTERRUPTED,
+    NOT_SUPPORTED,
+    OPTIONS_HELP,
+    REFUSED,
+    UNAVAILABLE,
+    UNKNOWN,
+    add_storage_options,
+    complain,
+)
 
-Commands = Any  # argparse's own type is private
+Commands = Any
 
-CODES = f"""exit codes:
-  0    done
-  1    refused, nothing was written; or a check failed
-  2    bad input: URL, options, credentials, a missing bucket, or an object of another kind
-  3    unknown: the write may have been applied; read the object and decide
-  4    unavailable: the store did not answer or kept throttling; nothing was written
-  5    not supported by this store or protocol
-  130  interrupted
+_NO_ANSWER = "unavailable: the store did not answer or kept throttling"
+READS = {"unknown": "", "unavailable": _NO_ANSWER}
 
-{OPTIONS_HELP}"""
+
+def exit_codes(
+    refused: str = "",
+    *,
+    unknown: str = "unknown: the write may have been applied; read the object and decide",
+    unavailable: str = f"{_NO_ANSWER}; nothing was written",
+) -> str:
+    """Return help text on exit codes; "" leaves a code out."""
+    meanings = {
+        DONE: "done",
+        REFUSED: refused,
+        BAD_INPUT: "bad input: usage, URL, options, credentials; or what it names is missing or unfit",
+        UNKNOWN: unknown,
+        UNAVAILABLE: unavailable,
+        NOT_SUPPORTED: "not supported by this store or protocol",
+        INTERRUPTED: "interrupted",
+    }
+    lines = [f"  {code:<3}  {meaning}" for code, meaning in meanings.items() if meaning]
+    return "\n".join(["exit codes:", *lines, "", OPTIONS_HELP])
+
+
+CODES = exit_codes("refused, nothing was written; or a check failed (audit, doctor, demo)")
 
 
 RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"
@@ -51,7 +77,7 @@ def add_command(
     text: str,
     url: str,
     *,
-    codes: str = CODES,
+    codes: str = "",
     more: str = "",
     usage: str = "",
 ) -> argparse.ArgumentParser:
@@ -63,7 +89,7 @@ def add_command(
         name,
         help=text,
         description=f"{text}\n{more}",
-        epilog=codes,
+        epilog=codes or exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.usage = f"{parser.prog} {usage}" if usage else None
@@ -99,7 +125,22 @@ hours = _number(float, 0, _LONGEST_S / 3600, "a number of hours, 0 or more")
 whole = _number(int, 0, LARGEST_NUMBER, "a whole number, 0 or more")
 positive = _number(int, 1, LARGEST_NUMBER, "a whole number, 1 or more")
 integer = _number(int, -LARGEST_NUMBER, LARGEST_NUMBER, "a whole number")
-_METAVARS = {seconds: "S", wait: "S", pause: "S", hours: "H", whole: "N", positive: "N", integer: "N", Path: "FILE"}
+
+
+def file(text: str) -> Path:
+    """Parse a file's path; ArgumentTypeError: it is empty, or a folder."""
+    if not text or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not the path of a file")
+    return Path(text)
+
+
+def _filled(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: leave the option out, or give a value")
+    return text
+
+
+_METAVARS = {seconds: "S", wait: "S", pause: "S", hours: "H", whole: "N", positive: "N", integer: "N", file: "FILE"}
 
 
 def flag(parser: Commands, name: str, text: str) -> None:
@@ -108,8 +149,9 @@ def flag(parser: Commands, name: str, text: str) -> None:
 
 
 def option(parser: Commands, name: str, kind: Any, text: str, default: Any = None, **more: Any) -> None:
-    """Add an option or argument; `kind`: a type of this module, or the name of a text."""
-    more = ({"metavar": kind} if isinstance(kind, str) else {"type": kind, "metavar": _METAVARS[kind]}) | more
+    """Add an option or argument; `kind`: a type of this module, or the name of a text that is not empty."""
+    kind, metavar = (_filled, kind) if isinstance(kind, str) else (kind, _METAVARS[kind])
+    more = {"type": kind, "metavar": metavar} | more
     parser.add_argument(name, help=text, default=default, **more)
 
 

@@ -6,13 +6,12 @@ import argparse
 import json
 import shlex
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 from fsspec_cas import CasError
 from fsspec_cas.command import BAD_INPUT, DONE, INTERRUPTED, REFUSED, add_storage_options, complain, storage_options
-from lockprovider.commands.arguments import Commands, flag, option
+from lockprovider.commands.arguments import Commands, file, flag, option
 
 MONTHS = tuple(range(1, 13))
 
@@ -27,13 +26,13 @@ def add(commands: Commands) -> None:
         epilog="exit codes: 0 done and proved; 1 a row is missing or a pipeline failed; 2 it could not start, nothing "
         "was written; 130 interrupted",
     )
-    demo.add_argument("--url", help="the table's folder, or s3://BUCKET/FOLDER (default: a new folder)")
+    option(demo, "--url", "URL", "the table's folder, or s3://BUCKET/FOLDER (default: a new folder)")
     add_storage_options(demo)
     flag(demo, "--serve", "start an S3 server on loopback and use it")
     flag(demo, "--keep", "with --serve: keep the server running until Ctrl-C")
     flag(demo, "--merge-on-read", "write changes into log files, which a fourth process compacts at the same time")
     flag(demo, "--fast", "use three months of flights instead of twelve")
-    option(demo, "--out", Path, "file for the picture", metavar="FILE.svg")
+    option(demo, "--out", file, "file for the picture", metavar="FILE.svg")
     flag(demo, "--json", "print the report as JSON")
     flag(demo, "--debug", "print the traceback of an error")
     demo.set_defaults(run=_demo)

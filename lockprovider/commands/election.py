@@ -10,9 +10,11 @@ from typing import Any
 from fsspec_cas import Unavailable
 from fsspec_cas.command import REFUSED, complain, storage_options
 from lockprovider.commands.arguments import (
+    READS,
     RUNS,
     Commands,
     add_command,
+    exit_codes,
     flag,
     json_argument,
     option,
@@ -108,14 +110,15 @@ def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> Comman
             complain("lockprovider", f"{result.why}; standing again")
 
 
-_LEADER_MORE = """The exit code is 1 if there is no leader. The command only reads. The store's clock decides whether a
+_LEADER_MORE = """The command only reads. The store's clock decides whether a
 term has lapsed. A local disk has no such clock: there a dead leader is still shown; with --watch, until its validity
 has passed since the first read. A change that is undone between two reads is not shown."""
 
 
 def add_leader(commands: Commands) -> None:
     """Register `leader`."""
-    leader = add_command(commands, "leader", _leader, "Show the leader of an election.", _URL, more=_LEADER_MORE)
+    text, ends = "Show the leader of an election.", exit_codes("no process leads", **READS)
+    leader = add_command(commands, "leader", _leader, text, _URL, codes=ends, more=_LEADER_MORE)
     flag(leader, "--watch", "print each change until Ctrl-C")
     option(leader, "--every", pause, "seconds between reads (default: 1)", 1.0)
 

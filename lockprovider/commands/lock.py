@@ -8,17 +8,19 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fsspec_cas import CasError, Content, InvalidInput, Lost, Machine, Unavailable, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain, storage_options
 from lockprovider import HUDI_LOCK_PATH, Lock, LockError, LockSettings, NotAcquired
 from lockprovider.commands.arguments import (
+    READS,
     RUNS,
     Commands,
     add_command,
     confirmed,
+    exit_codes,
+    file,
     flag,
     option,
     pause,
@@ -66,7 +68,7 @@ def add(commands: Commands) -> None:
         "The command only reads. It judges by the store's clock whether the lease has lapsed, if the store reports it."
     )
     text = "Show the holder of the lock, since when, until when, and what is pending."
-    _add_timeout(_command(commands, "status", _status, text, more=more))
+    _add_timeout(_command(commands, "status", _status, text, codes=exit_codes(**READS), more=more))
     command = partial(reported, work=_run_locked)
     text = "Run a command while holding the lock."
     run = _command(commands, "run", command, text, codes=_RUN_CODES, more=_RUN_MORE, usage=RUNS)
@@ -74,20 +76,24 @@ def add(commands: Commands) -> None:
     option(run, "--validity", seconds, "seconds that a lease lasts without renewal (default: 300)")
     option(run, "--renew", seconds, "seconds between renewals (default: a tenth of --validity)")
     add_grace(run)
-    watch = _command(commands, "watch", _watch, "Print each change of the lock as it happens.", more=_WATCH_MORE)
+    text, quiet = "Print each change of the lock as it happens.", exit_codes(unknown="", unavailable="")
+    watch = _command(commands, "watch", _watch, text, codes=quiet, more=_WATCH_MORE)
     option(watch, "--every", pause, "seconds between reads (default: 1)", 1.0)
     option(watch, "--for", wait, "end after S seconds (default: Ctrl-C)", dest="for_s")
     _add_timeout(watch)
-    free = _command(commands, "break", _break, "Release a lock that another process holds.", more=_BREAK_MORE)
+    text = "Release a lock that another process holds."
+    refused = exit_codes("refused, nothing was written: not confirmed, held by another owner, or changed")
+    free = _command(commands, "break", _break, text, codes=refused, more=_BREAK_MORE)
     flag(free, "--yes", "do not ask for confirmation")
     option(free, "--if-owner", "OWNER", "break the lock only if OWNER holds it")
     _add_timeout(free)
     text = "Show which process held the lock when, and for how long."
-    audit = _command(commands, "audit", _audit, text, more=_AUDIT_MORE)
+    wrong = exit_codes("two owners held the lock at once")
+    audit = _command(commands, "audit", _audit, text, codes=wrong, more=_AUDIT_MORE)
     switch = audit.add_mutually_exclusive_group()
     flag(switch, "--enable", "make all writers keep records from now on")
     flag(switch, "--disable", "stop keeping records; old ones stay")
-    option(audit, "--svg", Path, "draw the records as a picture")
+    option(audit, "--svg", file, "draw the records as a picture")
     option(audit, "--last", positive, "read only the N files that were written last")
     _add_timeout(audit)
 
@@ -98,7 +104,7 @@ def _command(
     url = "the table, or any folder: s3://bucket/table; options such as `?on=` may follow"
     parser = add_command(commands, name, run, text, url, **more)
     on = f"path of the lock's object below URL (default: {HUDI_LOCK_PATH})"
-    option(parser, "--on", "PATH", on)
+    option(parser, "--on", "PATH", on, type=str)
     return parser
 
 

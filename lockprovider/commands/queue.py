@@ -21,10 +21,12 @@ from fsspec_cas.command import complain, storage_options
 from fsspec_cas.machine import Worker
 from lockprovider.commands.arguments import (
     CODES,
+    READS,
     RUNS,
     Commands,
     add_command,
     add_group,
+    exit_codes,
     flag,
     integer,
     option,
@@ -47,6 +49,9 @@ _EXAMPLES = """examples:
 
 
 _command = partial(add_command, url="the queue's object: s3://bucket/backfill.json")
+_reading = partial(_command, codes=exit_codes(**READS))
+_ANEW = "refused: another queue was created at this path meanwhile"
+_FULL = "unavailable: the store did not answer or kept throttling, or the queue is full; nothing was written"
 
 
 def add_queue(commands: Commands) -> None:
@@ -62,27 +67,31 @@ def add_queue(commands: Commands) -> None:
     text = "deliveries before a message becomes a dead letter (default: %(default)s)"
     option(create, "--max-attempts", positive, text, MAX_ATTEMPTS)
     option(create, "--max-bytes", positive, "largest size of the queue's object (default: %(default)s)", MAX_BYTES)
-    put = _command(queue, "put", _put, "Put messages into the queue: the arguments, or each line of stdin.")
-    option(put, "messages", "MESSAGE", "a message: JSON, or else text", nargs="*")
+    text = "Put messages into the queue: the arguments, or each line of stdin."
+    refused = "refused, nothing was written: a newer epoch (--fence), a number out of order, or another queue"
+    put = _command(queue, "put", _put, text, codes=exit_codes(refused, unavailable=_FULL))
+    option(put, "messages", "MESSAGE", "a message: JSON, or else text", nargs="*", type=str)
     option(put, "--producer", "NAME", "number the messages from 1, so that a repeated command puts none twice")
     put.add_argument("--key", default="", help="process at most one message of this key at a time")
     option(put, "--priority", integer, "higher ones are delivered first (default: 0)", 0)
     option(put, "--delay", seconds, "seconds until messages may be delivered (default: 0)", 0.0)
     option(put, "--fence", positive, "refuse messages if a newer epoch has put some", metavar="EPOCH")
-    work = _command(queue, "work", _work, "Run a command for each message.", more=_WORK_MORE, usage=RUNS)
+    text, anew = "Run a command for each message.", exit_codes(_ANEW, unavailable=_FULL)
+    work = _command(queue, "work", _work, text, codes=anew, more=_WORK_MORE, usage=RUNS)
     option(work, "--threads", positive, "messages to process at the same time (default: 1)", 1)
     option(work, "--visible", seconds, "seconds that a claim lasts without heartbeat (default: the queue's)")
     flag(work, "--broker", "share one writer with the other processes of this machine that use --broker")
     flag(work, "--until-empty", "end when no message is left")
-    _command(queue, "stat", _stat, "Show how many messages wait, are claimed, and are dead.")
-    peek = _command(queue, "peek", _peek, "Show the next messages without claiming them.")
+    _reading(queue, "stat", _stat, "Show how many messages wait, are claimed, and are dead.")
+    peek = _reading(queue, "peek", _peek, "Show the next messages without claiming them.")
     option(peek, "--last", positive, "show at most N messages (default: 20)", 20)
-    _command(queue, "dead", _dead, "Show the dead letters with their errors.")
-    redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, with all their attempts.")
+    _reading(queue, "dead", _dead, "Show the dead letters with their errors.")
+    text = "Deliver dead letters again, with all their attempts."
+    redrive = _command(queue, "redrive", _redrive, text, codes=anew)
     option(redrive, "numbers", positive, "numbers of letters (default: all)", nargs="*")
-    _command(queue, "clean", _clean, "Remove the segments that dead writers left.")
+    _command(queue, "clean", _clean, "Remove the segments that dead writers left.", codes=exit_codes(_ANEW))
     text = "Remove ready messages and dead letters, if the queue is unchanged since `stat`."
-    purge = _command(queue, "purge", _purge, text)
+    purge = _command(queue, "purge", _purge, text, codes=exit_codes("refused: the queue has changed since `stat`"))
     option(purge, "--expected", whole, "the `rev` that `stat` has shown", metavar="REV", required=True)
 
 
@@ -124,13 +133,15 @@ def _put(arguments: Any) -> None:
 def _bodies(arguments: Any) -> Iterator[Any]:
     for text in arguments.messages or (line.rstrip("\n") for line in sys.stdin):
         try:
-            yield json.loads(text, parse_constant=_no_number)
+            yield json.loads(text, parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError):
             yield text
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} ({math.nan}) is not JSON")
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not JSON")
+    return number
 
 
 def _stat(arguments: Any) -> None:

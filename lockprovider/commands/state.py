@@ -20,11 +20,13 @@ from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import REFUSED, complain, storage_options
 from fsspec_cas.machine import Worker
 from lockprovider.commands.arguments import (
+    READS,
     RUNS,
     Commands,
     add_command,
     add_group,
     confirmed,
+    exit_codes,
     flag,
     json_argument,
     option,
@@ -65,29 +67,37 @@ def add_state(commands: Commands) -> None:
     """Register the commands of `state`."""
     state = add_group(commands, "state", "Read, write and edit a shared document with a history.", _EXAMPLES)
     url = "the state's object: s3://bucket/folder/orders.json"
-    get = add_command(state, "get", _get, "Print the state.", url)
+    missing = exit_codes("no such state or revision exists", **READS)
+    get = add_command(state, "get", _get, "Print the state.", url, codes=missing)
     option(get, "--serial", whole, "print revision N of the history (default: the newest)")
-    put = add_command(state, "put", _put, "Replace the state with the content of stdin.", url)
+    refused = exit_codes("refused, nothing was written: another serial, a newer epoch, or an edit in progress")
+    put = add_command(state, "put", _put, "Replace the state with the content of stdin.", url, codes=refused)
     flag(put, "--bytes", "store the bytes of stdin unchanged instead of JSON")
     option(put, "--expected", whole, "write only if the state's serial is N (0: no state exists)")
     option(put, "--fence", positive, "refuse the write if a newer epoch has written", metavar="EPOCH")
     put.add_argument("--reason", default="", help="a note for the history")
     text = "Open the state in an editor, under a lease, and write the saved file."
-    edit = add_command(state, "edit", _edit, text, url)
+    refused = exit_codes("refused, nothing was written: others edited for --timeout seconds, or broke this edit")
+    edit = add_command(state, "edit", _edit, text, url, codes=refused)
     option(edit, "--editor", "COMMAND", "the editor (default: $VISUAL, $EDITOR, or vi)")
     edit.add_argument("--reason", default="", help="a note for waiting editors and for the history")
     option(edit, "--timeout", wait, "seconds to wait for other editors")
-    history = add_command(state, "history", _history, "List the newest revisions.", url)
+    history = add_command(state, "history", _history, "List the newest revisions.", url, codes=exit_codes(**READS))
     option(history, "--last", positive, "list N revisions at most (default: 20)", 20)
-    diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url)
+    diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url, codes=missing)
     diff.add_argument("before", type=whole, metavar="SERIAL")
     diff.add_argument("after", type=whole, metavar="SERIAL")
-    rollback = add_command(state, "rollback", _rollback, "Write an earlier revision again, as the newest one.", url)
+    text, refused = "Write an earlier revision again, as the newest one.", "no such revision, or an edit in progress"
+    rollback = add_command(
+        state, "rollback", _rollback, text, url, codes=exit_codes(f"refused, nothing was written: {refused}")
+    )
     rollback.add_argument("serial", type=whole, metavar="SERIAL")
     rollback.add_argument("--reason", default="", help="a note for the history")
-    who = add_command(state, "who", _who, "Show who edits the state, and since when.", url)
+    text = "Show who edits the state, and since when."
+    who = add_command(state, "who", _who, text, url, codes=exit_codes(**READS))
     text = "Break the lock of an edit; the write of its holder is then refused."
-    unlock = add_command(state, "unlock", _unlock, text, url)
+    refused = exit_codes("refused, nothing was written: not confirmed, or the lock has changed or has another ID")
+    unlock = add_command(state, "unlock", _unlock, text, url, codes=refused)
     flag(unlock, "--yes", "do not ask for confirmation")
     option(unlock, "--id", "ID", "with --style tflock: unlock only the lock with this ID, without confirmation")
     text = f"edit: the lock of `state edit` (default); {_STYLE}: Terraform's own lock file next to the state"
@@ -316,7 +326,9 @@ _LOCK_CODES = codes(
     "the lock",
     "not acquired: other clients held the lock for --timeout seconds; the command was not started",
     "lost: another process unlocked it before the command ended",
-)
+).replace("exit codes:", "exit codes with a COMMAND:", 1)
+_HELD_CODES = exit_codes("not acquired: other clients held the lock for --timeout seconds").partition("\n\n")[0]
+_LOCK_CODES = f"{_HELD_CODES.replace(':', ' without a COMMAND:', 1)}\n\n{_LOCK_CODES}"
 _LOCK_MORE = f"""The lock is the file URL.{_STYLE}, which Terraform and OpenTofu create with `use_lockfile = true`. It
 stops their runs on this state. The command gets LOCKPROVIDER_LOCK_ID. Without a command the state stays locked, and the
 lock's ID is printed: unlock it with `lockprovider state unlock URL --style {_STYLE} --id ID`.

@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds for the headers, the next bytes of a body, and all of it; bytes of a body."""
+    """Limits of a request."""
 
     headers_s: float = 10.0
     next_s: float = 30.0

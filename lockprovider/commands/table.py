@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
-from lockprovider.commands.arguments import Commands, add_group, flag, option, positive, whole
+from lockprovider.commands.arguments import CODES, Commands, add_group, file, flag, option, positive, whole
 from lockprovider.commands.table_services import (
-    TABLE_CODES,
     VERSION,
     CommandAnswer,
     add_bucket_by,
@@ -56,21 +55,21 @@ _AUDIT_S = 30.0
 
 def add_table(commands: Commands) -> None:
     """Register the commands of `table`."""
-    table = add_group(commands, "table", "Show, check and maintain a Hudi table.", _EXAMPLES, TABLE_CODES)
+    table = add_group(commands, "table", "Show, check and maintain a Hudi table.", _EXAMPLES, CODES)
     _add_create(table)
     _add_queries(table)
     add_services(table)
     about = "Check the rules that shared writers must keep, and show how to mend what is wrong."
-    parser = add_table_command(table, "doctor", _doctor, about)
+    parser = add_table_command(table, "doctor", _doctor, about, "a check failed", reads=True)
     flag(parser, "--keys", "also count keys that occur in several file groups (reads all keys)")
 
 
 def _add_create(commands: Commands) -> None:
     """Register `create`."""
-    parser = add_table_command(commands, "create", _create, "Create a table.")
+    parser = add_table_command(commands, "create", _create, "Create a table.", "a table exists")
     schema = parser.add_mutually_exclusive_group(required=True)
     option(schema, "--column", "NAME:TYPE", "a column, e.g. id:int64 or at:timestamp; repeatable", action="append")
-    option(schema, "--like", Path, "take the columns of this file", metavar="FILE.parquet")
+    option(schema, "--like", file, "take the columns of this file", metavar="FILE.parquet")
     option(parser, "--key", "COLUMN", "a column of the record key; repeatable", action="append", required=True)
     option(parser, "--partition-by", "COLUMN", "a partition column; repeatable", [], action="append")
     option(parser, "--ordering", "COLUMN", "of two rows with one key, the one with the higher value wins")
@@ -80,23 +79,24 @@ def _add_create(commands: Commands) -> None:
     versions = READABLE_VERSIONS
     text = "Hudi's table version (default: 8; Hudi 1.0 cannot open version 9)"
     option(parser, "--table-version", positive, text, versions[0], choices=versions, metavar=None)
-    parser.add_argument("--name", help="the table's name (default: the folder's)")
+    option(parser, "--name", "NAME", "the table's name (default: the folder's)")
     flag(parser, "--hive-style", "name partition folders like city=rome")
     flag(parser, "--url-encode", "escape partition folders like a%%2Fb, so that any text can be a partition")
 
 
 def _add_queries(commands: Commands) -> None:
     """Register `info`, `timeline`, `log`, `files` and `read`."""
-    add_table_command(commands, "info", _info, "Show the table's settings and its size.")
-    timeline = add_table_command(commands, "timeline", _timeline, "List or draw the instants.")
-    log = add_table_command(commands, "log", _log, "List the completed writes.")
+    add_table_command(commands, "info", _info, "Show the table's settings and its size.", reads=True)
+    timeline = add_table_command(commands, "timeline", _timeline, "List or draw the instants.", reads=True)
+    log = add_table_command(commands, "log", _log, "List the completed writes.", reads=True)
     for parser in (timeline, log):
         option(parser, "--last", positive, "list only the latest N")
-    option(timeline, "--svg", Path, "draw instants, writers, rollbacks and waits for the lock")
-    files = add_table_command(commands, "files", _list_files, "List the files that a reader reads.")
-    read = add_table_command(commands, "read", _read, "Print rows.")
+    option(timeline, "--svg", file, "draw instants, writers, rollbacks and waits for the lock")
+    gone = "the files of the version are gone"
+    files = add_table_command(commands, "files", _list_files, "List the files that a reader reads.", gone, reads=True)
+    read = add_table_command(commands, "read", _read, "Print rows.", gone, reads=True)
     for parser in (files, read):
-        option(parser, "--partition", "PATH", "only this partition, by the name of its folder")
+        option(parser, "--partition", "PATH", "only this partition, by the name of its folder", type=str)
         option(parser, "--as-of", "VERSION", VERSION)
     option(read, "--columns", "A,B", "print only these columns")
     flag(read, "--read-optimized", "read only the base files of a merge-on-read table")
@@ -412,7 +412,7 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Return the bar with `ready_ms`, and with `held_ms` of the only tenure that contains its end, if there is one."""
+    """Return the bar with the times of the only tenure that contains its end."""
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
         return bar

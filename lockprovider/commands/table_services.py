@@ -12,8 +12,19 @@ from functools import partial
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, complain, show_table, storage_options
-from lockprovider.commands.arguments import Commands, add_command, confirmed, flag, hours, option, positive, to_json
+from fsspec_cas.command import BAD_INPUT, DONE, REFUSED, complain, show_table, storage_options
+from lockprovider.commands.arguments import (
+    READS,
+    Commands,
+    add_command,
+    confirmed,
+    exit_codes,
+    flag,
+    hours,
+    option,
+    positive,
+    to_json,
+)
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.format.compatibility import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
@@ -44,15 +55,7 @@ class CommandAnswer:
 Run = Callable[[Any], "CommandAnswer | int"]
 
 VERSION = "a commit's begin or completion time from `log`, or an ISO time with zone: the table after it"
-TABLE_CODES = f"""exit codes:
-  0    done; for doctor: all checks passed
-  1    refused, nothing was changed; for doctor: a check failed
-  2    bad input: URL, options, credentials, a missing table, or a kind of table that is not supported
-  3    unknown: the write may have been applied; look at `lockprovider table log`
-  4    unavailable: the store did not answer or kept throttling
-  130  interrupted
-
-{OPTIONS_HELP}"""
+_UNKNOWN = "unknown: the write may have been applied; look at `lockprovider table log`"
 
 
 def add_bucket_by(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +64,17 @@ def add_bucket_by(parser: argparse.ArgumentParser) -> None:
     option(parser, "--bucket-by", "COLUMN", text, [], action="append")
 
 
-def add_table_command(commands: Commands, name: str, run: Run, text: str) -> argparse.ArgumentParser:
-    """Add a command about one table."""
+def add_table_command(
+    commands: Commands, name: str, run: Run, text: str, refused: str = "", *, reads: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command about one table; `refused` explains exit code 1."""
     url = "the table's folder: a path, or s3://bucket/table"
-    parser = add_command(commands, name, _answered(run), text, url, codes=TABLE_CODES)
+    if reads:
+        codes = exit_codes(refused, **READS)
+    else:
+        why = f"refused: {refused}, or others held the lock"
+        codes = exit_codes(why, unknown=_UNKNOWN, unavailable=READS["unavailable"])
+    parser = add_command(commands, name, _answered(run), text, url, codes=codes)
     option(parser, "--hoodie", "KEY=VALUE", "a setting of Hudi, repeatable", [], action="append")
     return parser
 
@@ -138,51 +148,61 @@ def _text(cell: object) -> str:
 
 def add_services(commands: Commands) -> None:
     """Register the commands that maintain tables."""
-    parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
+    about = "Remove files that no reader within the retention needs."
+    parser = add_table_command(commands, "clean", _clean, about, "another executor was faster")
     keep = parser.add_mutually_exclusive_group()
     option(keep, "--commits", positive, "keep the files that the last N commits need (default: 10)")
     option(keep, "--hours", hours, "keep the files that a read as of the last H hours needs")
     option(keep, "--versions", positive, "keep N versions of each file group")
     flag(parser, "--dry-run", "only show the files that would be removed")
     about = "Merge the log files of a merge-on-read table into new base files, while writers continue."
-    parser = add_table_command(commands, "compact", _compact, about)
+    parser = add_table_command(commands, "compact", _compact, about, "INSTANT is no plan, or its executor is alive")
     _add_plan_options(parser, "merged")
     about = "Join small files of each partition into larger, sorted ones. Concurrent writes of these files give way."
-    parser = add_table_command(commands, "cluster", _cluster, about)
+    parser = add_table_command(
+        commands, "cluster", _cluster, about, "INSTANT is no plan, its executor is alive, or a write won"
+    )
     option(parser, "--sort-by", "COLUMN", "sort by this column; repeatable", [], action="append")
     option(parser, "--target-file-bytes", positive, "bytes of a new file (default: 128 MiB)", TARGET_FILE_BYTES)
     option(parser, "--small-file-bytes", positive, "join files of fewer bytes (default: half of --target-file-bytes)")
     _add_plan_options(parser, "joined")
     about = "Move the oldest instants from the timeline into the archive; their rows stay."
-    parser = add_table_command(commands, "archive", _archive, about)
+    parser = add_table_command(commands, "archive", _archive, about, "a rollback failed")
     option(parser, "--keep-min", positive, "commits that stay (default: 20)")
     option(parser, "--keep-max", positive, "archive only if there are more commits (default: 30)")
     flag(parser, "--dry-run", "only show what would be archived")
-    parser = add_table_command(commands, "savepoint", _savepoint, "Protect the files of a commit from `clean`.")
+    about = "Protect the files of a commit from `clean`."
+    parser = add_table_command(commands, "savepoint", _savepoint, about, "no such commit or savepoint exists")
     option(parser, "version", "VERSION", f"{VERSION} (default: the last)", nargs="?")
     parser.add_argument("--comment", default="", help="a note for the list")
     choice = parser.add_mutually_exclusive_group()
     flag(choice, "--list", "list all savepoints instead")
     flag(choice, "--delete", "delete this savepoint instead")
-    parser = add_table_command(commands, "restore", _restore, "Undo every commit that completed after VERSION.")
+    about = "Undo every commit that completed after VERSION."
+    parser = add_table_command(commands, "restore", _restore, about, "not confirmed, or VERSION cannot be restored")
     option(parser, "version", "VERSION", VERSION)
     flag(parser, "--yes", "do not ask for confirmation")
     about = "Roll back the writes of dead writers, and finish the plans of dead services."
-    parser = add_table_command(commands, "rollback", _rollback, about)
+    parser = add_table_command(commands, "rollback", _rollback, about, "INSTANT is not pending, or its writer is alive")
     option(parser, "instant", "INSTANT", "roll back only this pending write", nargs="?")
     flag(parser, "--force", "with INSTANT: roll it back even if its writer is alive")
+    _add_sharing(commands)
+
+
+def _add_sharing(commands: Commands) -> None:
+    """Register `share`, `unshare`, `retire-metadata` and `adopt-buckets`."""
     about = "Write the settings of shared writers into the table, where JVM Hudi's Spark writers read them."
-    parser = add_table_command(commands, "share", _share, about)
+    parser = add_table_command(commands, "share", _share, about, "a write is pending")
     text = "state that all writers ran in UTC; needed for a copy of a table whose files have new times"
     flag(parser, "--all-in-utc", text)
     flag(parser, "--dry-run", "only show the properties that would be set")
     about = "Remove the settings of `share` from a table that has one JVM writer again. Stop all other writers first."
-    parser = add_table_command(commands, "unshare", _unshare, about)
+    parser = add_table_command(commands, "unshare", _unshare, about, "a write is pending")
     flag(parser, "--dry-run", "only show the properties that would be removed")
     about = "Remove the metadata table of JVM Hudi, which would hide the commits of Python writers."
-    add_table_command(commands, "retire-metadata", _retire, about)
+    add_table_command(commands, "retire-metadata", _retire, about, "a write is pending")
     about = "Record the bucket index of a JVM writer in the properties. All keys are read first, to check it."
-    parser = add_table_command(commands, "adopt-buckets", _adopt, about)
+    parser = add_table_command(commands, "adopt-buckets", _adopt, about, "others committed meanwhile")
     option(parser, "buckets", positive, "the JVM writer's hoodie.bucket.index.num.buckets")
     add_bucket_by(parser)
 

@@ -11,9 +11,11 @@ from typing import Any
 from fsspec_cas import InvalidInput, check_url
 from fsspec_cas.command import storage_options
 from lockprovider.commands.arguments import (
+    READS,
     Commands,
     add_command,
     add_group,
+    exit_codes,
     flag,
     option,
     pause,
@@ -46,8 +48,11 @@ def add_wal(commands: Commands) -> None:
     flag(how, "--write-once", "write each object once instead of using a ring")
     text = "which readers the ring waits for (default: %(default)s)"
     create.add_argument("--retain", choices=RETAIN, default=RETAIN[0], help=text)
-    append = _command(wal, "append", _append, "Append records: the arguments, or each line of stdin.")
-    option(append, "records", "RECORD", "a record, as text", nargs="*")
+    text = "Append records: the arguments, or each line of stdin."
+    refused = "refused: a newer epoch leads, a number is out of order, or the log is sealed or was created anew"
+    full = "unavailable: the store did not answer or kept throttling, or the log is full"
+    append = _command(wal, "append", _append, text, codes=exit_codes(refused, unavailable=full))
+    option(append, "records", "RECORD", "a record, as text", nargs="*", type=str)
     option(append, "--producer", "NAME", "number the records, so that a repeated command appends none twice")
     option(append, "--first", positive, "the number of the first record (default: 1)")
     option(append, "--fence", positive, "lead under this epoch; an older one is refused", metavar="EPOCH")
@@ -55,19 +60,24 @@ def add_wal(commands: Commands) -> None:
         ("read", _read, "oldest", "Show the records up to the end of the log."),
         ("tail", _tail, "end", "Show new records until Ctrl-C."),
     ):
-        parser = _command(wal, name, run, text)
+        refused = "the records were trimmed, or another client opened the reader"
+        parser = _command(wal, name, run, text, codes=exit_codes(refused, unavailable=READS["unavailable"]))
         option(parser, "--start", "WHERE", f"oldest, end, or SLOT:OFFSET (default: {begins})", begins)
         option(parser, "--reader", "NAME", "start at this reader's position, and commit it after each batch")
         if name == "tail":
             option(parser, "--idle", pause, "longest pause between reads (default: 1)", 1.0)
             option(parser, "--timeout", wait, "end after S seconds without a record")
-    trim = _command(wal, "trim", _trim, "Allow old slots to be overwritten.")
+    anew = exit_codes("refused: another log was created at this path meanwhile")
+    trim = _command(wal, "trim", _trim, "Allow old slots to be overwritten.", codes=anew)
     option(trim, "--before", "SLOT:OFFSET", "the first position to keep (default: that of the slowest reader)")
-    seal = _command(wal, "seal", _seal, "Seal the log: it takes no more records, and its readers are notified.")
+    text = "Seal the log: it takes no more records, and its readers are notified."
+    refused = "refused: a newer epoch leads, or the log is sealed for another successor or was created anew"
+    seal = _command(wal, "seal", _seal, text, codes=exit_codes(refused))
     option(seal, "--successor", "URL", "the log that continues this one; the log sends its writers and readers there")
     option(seal, "--fence", positive, "seal under this epoch; an older one is refused", metavar="EPOCH")
-    _command(wal, "info", _info, "Show the log's length, leader, producers and readers.")
-    drop = _command(wal, "drop", _drop, "Forget a reader, so that the ring no longer waits for it.")
+    text = "Show the log's length, leader, producers and readers."
+    _command(wal, "info", _info, text, codes=exit_codes(**READS))
+    drop = _command(wal, "drop", _drop, "Forget a reader, so that the ring no longer waits for it.", codes=anew)
     option(drop, "reader", "NAME", "the reader's name, as `info` shows it")
 
 

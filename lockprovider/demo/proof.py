@@ -132,7 +132,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Differences between two tables' rows; a changed row is in `missing` and `surplus`."""
+    """Differences between rows; a changed row is in both tuples."""
 
     found_rows: int
     expected_rows: int

@@ -397,7 +397,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Track:
-    """Messages of one process so far; `waits_ms` has one entry per lock acquisition."""
+    """Messages of one process so far."""
 
     role: str
     step: Step = Step(0, 0, "starts")
@@ -587,6 +587,8 @@ def run(job: Job, out: Path | None) -> Report:
     if importlib.util.find_spec("pyspark") is None:
         raise ImportError("pyspark", name="pyspark")
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
+    picture = out or folder / "run.svg"
+    picture.parent.mkdir(parents=True, exist_ok=True)
     job = replace(job, url=url or str(folder / "table"))
     os.environ["JAVA_HOME"] = str(java.home)
     tracks = {role: Track(role) for role in job.roles}
@@ -624,8 +626,6 @@ def run(job: Job, out: Path | None) -> Report:
         comparison = proof.compare(actual, proof.reference(flights, job.months))
     except Exception as error:  # noqa: BLE001
         trouble = f"{type(error).__name__}: {error}"
-    picture = out or folder / "run.svg"
-    picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(draw(list(tracks.values()), job.title, {one.role: one.at_ms for one in deaths}))
     took_s = round(world.monotonic_s() - started_s, 1)
     pending = tuple(table.timeline().pending_writes)

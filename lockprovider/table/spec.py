@@ -76,7 +76,7 @@ class TableSpec:
         if not isinstance(self.name, str) or not self.name.strip():
             raise InvalidRecords(f"name={self.name!r} must be a text: the table's name")
         object.__setattr__(self, "schema", _schema(self.schema))
-        if not isinstance(self.ordering, (str, type(None))):
+        if self.ordering is not None and not (isinstance(self.ordering, str) and self.ordering):
             raise InvalidRecords(f"ordering={self.ordering!r} must be the name of one column")
         if not isinstance(self.buckets, (int, type(None))) or isinstance(self.buckets, bool):
             raise InvalidRecords(f"buckets={self.buckets!r} must be a whole number, or None for no bucket index")

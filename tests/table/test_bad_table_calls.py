@@ -46,6 +46,7 @@ MADE: list[Case] = [
     ("keys: twice", lambda: spec(record_keys=("id", "id")), InvalidRecords, ["record_keys=('id', 'id')", "once"]),
     ("partition: number", lambda: spec(partition_by=5), InvalidRecords, ["partition_by=5"]),
     ("ordering: several", lambda: spec(ordering=("id",)), InvalidRecords, ["ordering=('id',)", "one column"]),
+    ("ordering: empty", lambda: spec(ordering=""), InvalidRecords, ["ordering=''", "one column"]),
     ("schema: rows", lambda: spec(schema=[ROWS]), InvalidRecords, ["not list", "rows.schema"]),
     ("version: 6", lambda: spec(version=6), InvalidRecords, ["version=6", "use 8, or 9"]),
     ("version: 10", lambda: spec(version=10), InvalidRecords, ["version=10", "use 8, or 9"]),

@@ -53,6 +53,9 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert sorted((tmp_path / "done").read_text().splitlines()) == ["a 1 ", "b 1 ", "c 1 ", "d 1 ", '{"day": 1} 1 k']
     (left,) = queue("peek", url, "--json").stdout.splitlines()
     assert (json.loads(left)["body"], json.loads(left)["attempts"]) == ("b", 1)
+    queue("put", url, "1e400", "[NaN]")
+    lines = queue("peek", url, "--json").stdout.splitlines()
+    assert [json.loads(line)["body"] for line in lines] == ["b", "1e400", "[NaN]"]
 
 
 def test_exit_codes_give_back_bury_and_redrive_messages(url) -> None:

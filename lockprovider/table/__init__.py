@@ -3,7 +3,7 @@
     from lockprovider.table import Table, TableSpec
     table = Table.create("s3://bucket/trips", TableSpec("trips", schema, record_keys=("id",)))
 
-Engines (`lockprovider.table.engines`) read and write rows.
+Start with `Table`. Engines are in `lockprovider.table.engines`.
 """
 
 from lockprovider.table import extras as extras

@@ -20,6 +20,7 @@ from table.asked_for import at_rest
 from table.metadata_written import with_files_alone
 from table.overwriting import overwrite, timeline_names
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
+from typed import documented
 
 from fsspec_cas import Store
 from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
@@ -63,7 +64,7 @@ class Told:
 
     @property
     def said(self) -> Any:
-        return json.loads(self.out)
+        return json.loads(self.out, parse_constant=pytest.fail)
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
         except SystemExit as stop:
             code = int(stop.code or 0)
         seen = capsys.readouterr()
+        assert code in documented("table", *words), seen.err
         return Told(code, seen.out, seen.err)
 
     return once

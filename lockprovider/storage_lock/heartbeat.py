@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -12,9 +13,19 @@ from fsspec_cas import CasError, Machine, World
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import LockError
 
+_LOG = logging.getLogger("lockprovider")
 _RETRY_S = 1.0
 _LOOKS = 2  # per interval: the first beat comes after half an interval or more
 _BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"
+
+
+def run_callbacks(calls: Iterable[Callable[[], object]]) -> None:
+    """Call each, in order; log an exception, so that it ends neither the heartbeat nor later callbacks."""
+    for call in calls:
+        try:
+            call()
+        except Exception:  # noqa: BLE001
+            _LOG.exception("the callback %r of a lost lease or term failed", call)
 
 
 class Beating(Protocol):

@@ -27,7 +27,7 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.storage_lock.client import Client, add_details
-from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.heartbeat import Heartbeat, run_callbacks
 from lockprovider.storage_lock.machine import Done, Ended
 from lockprovider.storage_lock.publisher import must_match
 from lockprovider.storage_lock.record import LockRecord, Pending
@@ -279,7 +279,7 @@ class Lease:
             self._client.end(turn)
 
     def when_lost(self, call: OnLost) -> None:
-        """Call `call` once the lease is lost, in the thread that notices; at once if it is.
+        """Call `call` once the lease is lost, in the thread that notices; at once if it is. Its error is only logged.
 
         >>> lease.when_lost(lambda lost: print(lost.reason.value))
         """
@@ -287,7 +287,7 @@ class Lease:
             if not self.lost.is_set():
                 self._on_lost.append(call)
                 return
-        call(self._lost(self._ended or _RELEASED))
+        run_callbacks([partial(call, self._lost(self._ended or _RELEASED))])
 
     def again(self, *, keeps_log: bool) -> Lease:
         """Count one more `acquire` of this lease, and return the lease.
@@ -358,8 +358,7 @@ class Lease:
             self.lost.set()
             _LOG.info("%s", self._lost(ended))
             self._client.note_loss()
-        for call in [*self._on_lost]:
-            call(self._lost(ended))
+        run_callbacks([partial(call, self._lost(ended)) for call in self._on_lost])
 
     def __del__(self) -> None:
         if getattr(self, "_heartbeat", None) is not None and not self._given_back and self._pid == os.getpid():

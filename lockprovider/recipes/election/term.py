@@ -44,7 +44,7 @@ from lockprovider.recipes.election.decide import (
 from lockprovider.recipes.errors import Fenced, TermLost
 from lockprovider.recipes.values import check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock.heartbeat import Heartbeat
+from lockprovider.storage_lock.heartbeat import Heartbeat, run_callbacks
 
 _REQUEST_S = 20.0  # with all tries
 _SENDS = 4
@@ -304,6 +304,8 @@ class Term:
     def when_lost(self, call: Callable[[], object]) -> None:
         """Call `call` once the term is over, on the thread that notices, or at once if it is over already.
 
+        Its error is only logged.
+
         >>> term.when_lost(lambda: print("stop"))
         >>> term.resign()
         stop
@@ -313,7 +315,7 @@ class Term:
             if not Signal.is_set(self.lost):
                 self._callbacks.append(call)
                 return
-        call()
+        run_callbacks([call])
 
     def __enter__(self) -> Term:
         return self
@@ -361,8 +363,7 @@ class Term:
             self.lost.set()
             callbacks, self._callbacks = self._callbacks, []
             _LOG.log(logging.DEBUG if why.reason is LossReason.RELEASED else logging.INFO, "%s", why)
-        for call in callbacks:
-            call()
+        run_callbacks(callbacks)
 
 
 T = TypeVar("T")

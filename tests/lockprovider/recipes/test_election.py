@@ -483,6 +483,17 @@ def test_two_threads_of_one_candidate_lead_one_after_the_other(store) -> None:
     assert election.lead(timeout=0).epoch == term.epoch + 1
 
 
+def test_failing_callback_of_a_term_prevents_no_resignation(store) -> None:
+    told: list[str] = []
+    election = Election(store, PATH, **SOON)
+    term = election.lead()
+    term.when_lost(lambda: 1 / 0)
+    term.when_lost(lambda: told.append("over"))
+    term.resign()
+    assert told == ["over"]
+    assert election.leader() is None
+
+
 def test_term_belongs_to_its_process(store) -> None:
     election = Election(store, PATH, **SOON)
     term = election.lead()

@@ -189,6 +189,21 @@ def test_loss_is_reported_by_event_callback_and_check(store: Store) -> None:
     assert [(one.reason, one.why) for one in told] == [(LossReason.TAKEN_OVER, loss.value.why)]
 
 
+def test_failing_callback_of_a_loss_hides_neither_the_loss_nor_later_ones(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    lease = Lock(store, settings=SHORT, on_lost=lambda _: 1 / 0).acquire()
+    lease.when_lost(lambda loss: told.append(loss.reason.value))
+    rewritten(store, owner="somebody-else", epoch=lease.epoch + 1)
+    assert not lease.renew()
+    with pytest.raises(LeaseLost, match="taken over"):
+        lease.check()
+    assert told == [LossReason.TAKEN_OVER.value]
+    lease.when_lost(lambda _: 1 / 0)
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError] * 2
+
+
 def test_reason_of_a_lost_lease_survives_pickling() -> None:
     loss = pickle.loads(pickle.dumps(LeaseLost("gone", reason=LossReason.FORKED, why="forked")))
     assert (str(loss), loss.reason, loss.why) == ("gone", LossReason.FORKED, "forked")

@@ -158,7 +158,7 @@ class TableKnowledge:
         before = self.view_at(log)
         entries = () if log is None else log.since(log.first) or ()
         # A listing may lack a publish and have a later one.
-        last = entries[len(entries) - unapplied :] if unapplied else ()
+        last = entries[max(0, len(entries) - unapplied) :] if unapplied else ()
         is_there = (entry.path.removeprefix(_PREFIX) in listed.names for entry in last)
         missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
         self._learn_contents(entries)

@@ -140,9 +140,9 @@ class Started:
     pending: Timeline | None = None
 
     def wait_in_flight(self) -> None:
-        """Wait until the inflight file exists, by which a JVM rollback expects data files."""
-        if self.creating is not None:
-            self.creating.result()
+        """Wait until the inflight file exists, else raise `Aborted`: only with it a JVM rollback removes data files."""
+        if self.creating is not None and not self.creating.result():
+            raise Aborted(f"the inflight file of {self.begin} could not be created: begin again, this write rolls back")
 
     def wait_to_write(self) -> None:
         """Wait until data files may be written; raise `Aborted` if other writers may have removed this instant."""
@@ -183,7 +183,7 @@ class Started:
         lock.
         """
         try:
-            with contextlib.suppress(CasError):
+            with contextlib.suppress(CasError, Aborted):
                 self.wait_in_flight()  # else the file might appear after its removal
             with contextlib.suppress(CasError, LockError):
                 own_files = files if self.heartbeat.alive else None

@@ -18,6 +18,7 @@ from patience import until
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
 from fsspec_cas import Store
+from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from lockprovider.table import (
@@ -300,6 +301,29 @@ def test_instant_rolled_back_while_becoming_inflight_leaves_nothing(tmp_path: Pa
         ending.result()
     assert list((tmp_path / "t/.hoodie/timeline").glob(f"{txn.begin}*")) == []
     assert f"{txn.begin}.inflight" in backend.put_there
+
+
+class NeverInflight(LocalBackend):
+    """The requests for a commit's inflight file are never answered."""
+
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith(".inflight") and ".rollback." not in write.path:
+            return NoAnswer("cut")
+        return await super().put(write, *args, **kwargs)
+
+
+@pytest.mark.parametrize("begin", [Transaction.start, lambda txn: engine.write(txn, upserts=rows((1, "a", 1)))])
+def test_no_data_file_is_written_without_an_inflight_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Callable[[Transaction], object]
+) -> None:
+    """A JVM rollback of an instant that was only requested looks for no data files."""
+    monkeypatch.setattr(lifecycle, "_REQUEST_S", 0.05)
+    made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    txn = Transaction(Table(Store(NeverInflight(), made.url), made.url, settings=SETTINGS))
+    with pytest.raises(Aborted, match="inflight file"):
+        begin(txn)
+    txn.rollback()
+    assert (data_files(tmp_path / "t"), made.timeline().pending_writes) == (set(), ())
 
 
 def test_conflict_is_raised_when_the_retries_are_used_up(table: Table) -> None:

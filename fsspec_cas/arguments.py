@@ -20,12 +20,23 @@ _SHOWN = 200  # characters
 
 
 def check_seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
-    """Return a float of 0 or more (`above`: more than 0; `finite`: at most 100 years), or raise InvalidInput."""
-    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    """Return a float of 0 or more (`above`: more than 0; `finite`: at most 100 years), or raise InvalidInput.
+
+    An int that no float can hold is refused, too.
+    """
+    try:
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number, finite = math.inf, True
     if not number >= 0 or (finite and number > _LONGEST_S) or (above and not number):
-        least = "above 0" if above else "0 or more"
-        raise InvalidInput(f"{name}={shown(value)} must be a number of seconds, {least}, e.g. {name}=30")
-    return float(number)
+        limits = f"{'above 0' if above else '0 or more'}{f' and at most {_LONGEST_S:.0f}' if finite else ''}"
+        raise InvalidInput(f"{name}={shown(value)} must be a number of seconds, {limits}, e.g. {name}=30")
+    return number
+
+
+def to_ms(seconds: float) -> int:
+    """Round seconds up to whole milliseconds, so that no time above 0 becomes 0."""
+    return math.ceil(seconds * 1000)
 
 
 def check_whole(value: object, name: str, *, least: int = 0) -> int:

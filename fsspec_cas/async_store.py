@@ -412,7 +412,7 @@ class AsyncStore:
         Raises:
             NotBytes: `fn` did not return bytes; nothing was written.
             OutcomeUnknown: the write's answer was lost and could not be settled.
-            Unavailable: other writers won every race until the timeout.
+            Unavailable: other writers won every race until the timeout, or it was 0.
 
         >>> newer = await store.update("a", lambda old: b"%d" % (int(old or 0) + 1))
         """
@@ -432,7 +432,8 @@ class AsyncStore:
                 return outcome.unwrap()
             failures += 1
             await self._drive.sleep(min(delay_s(failures, self._world.random()), left_s))
-        raise Unavailable(f"{path!r} was changed by other writers during each of {failures} tries", path=path)
+        why = f"was changed by other writers during each of {failures} tries" if failures else "was not read in time"
+        raise Unavailable(f"{path!r} {why}: give it a longer timeout than {timeout:g} s", path=path)
 
     def _new_write(
         self,

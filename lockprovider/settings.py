@@ -132,7 +132,10 @@ def check_functions(**functions: object) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and float(value) is not None
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

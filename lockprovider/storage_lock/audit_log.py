@@ -123,20 +123,27 @@ class AuditLog:
             if page not in self._pages:
                 self._pages.append(page)
             self._idle.clear()
-            starts, self._running = not self._running, True
-        if starts:
-            try:
-                Worker(self._write_all, "lock-audit").start()
-            except RuntimeError:  # the interpreter may be ending: see `_finish`
-                self._running = False
+        self._start()
+
+    def _start(self) -> bool:
+        """Start the writing thread if files are queued and it does not run; False if no thread can start."""
+        with self._guard:
+            if self._running or not self._pages:
+                return True
+            self._running = True
+        try:
+            Worker(self._write_all, "lock-audit").start()
+        except RuntimeError:  # the interpreter may be ending: see `_finish`
+            self._running = False
+        return self._running
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
-        """Wait until all records so far are written or dropped; False after `timeout_s` seconds.
+        """Wait until all records so far are written or dropped; False after `timeout_s` seconds, or without a thread.
 
         >>> audit.flush()
         True
         """
-        return self._idle.wait(timeout_s)
+        return self._start() and self._idle.wait(timeout_s)
 
     def _write_all(self) -> None:
         while (page := self._next()) is not None:

@@ -24,6 +24,7 @@ from lockprovider.storage_lock.polling import (
 from lockprovider.storage_lock.record import LARGEST_ENTRY, Entry, LockRecord, Log, Pending, fits_log
 
 _LONGEST = 255  # bytes of a name: MinIO's limit
+_DIGITS = len(str(LARGEST_NUMBER))
 _SUM = 4
 
 
@@ -78,7 +79,7 @@ def parse_intent(name: str, body: bytes) -> Intent | None:
     position, dot, stem = rest.partition(".")
     if not (slash and dot and stem and position.isdecimal()):
         return None
-    if int(position) > LARGEST_NUMBER or len(body) > LARGEST_ENTRY:
+    if len(position) > _DIGITS or int(position) > LARGEST_NUMBER or len(body) > LARGEST_ENTRY:
         return None
     return Intent(unquote(log), int(position), unquote(stem), body, packed_body)
 

@@ -40,7 +40,7 @@ class LockPlace:
         return f"{self.url.rstrip('/')}/{self.path}"
 
     def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
-        """Return a copy with those times that are not None; a default `renew` follows a new `validity`.
+        """Return a copy with those times that are not None; a `renew` of a tenth of the validity stays one.
 
         Raises `InvalidSettings` for an invalid one.
         """
@@ -48,7 +48,7 @@ class LockPlace:
         named: dict[str, Any] = {name: value for name, value in times.items() if value is not None}
         settings = self.settings or LockSettings()
         wait_s(timeout, settings.timeout)
-        if validity is not None and settings.renew == LockSettings().renew:
+        if validity is not None and settings.renew == LockSettings(settings.validity).renew:
             named["renew"] = None
         return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
 

@@ -186,7 +186,8 @@ def lines(status: LockStatus) -> list[str]:
         named.append(("note", JVM_STARVES))
     if record.all_pending:
         paths = ", ".join(pending.path for pending in record.all_pending)
-        named.append(("pending", f"{paths}; decided, and the next holder applies it first"))
+        appliers = "the holder, or else the next one," if status.state == "held" else "the next holder"
+        named.append(("pending", f"{paths}; decided, and {appliers} applies it first"))
     named.append(("clock", _clock_words(status)))
     return [f"{name:<8} {words}" for name, words in named]
 

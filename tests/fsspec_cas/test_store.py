@@ -492,6 +492,13 @@ def test_update_that_always_loses_is_unavailable_at_the_timeout():
         store.update("a", lambda _: b"", timeout=5)
 
 
+def test_update_without_time_says_that_nothing_was_read():
+    store, backend, _ = scripted()
+    with pytest.raises(Unavailable, match="'a' was not read in time.*0 s"):
+        store.update("a", lambda _: b"", timeout=0)
+    assert backend.asked == []
+
+
 # Outcomes as errors
 
 

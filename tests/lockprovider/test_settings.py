@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lockprovider import InvalidSettings, LockSettings
+from lockprovider.settings import wait_s
 
 
 def test_defaults_are_hudis() -> None:
@@ -31,6 +34,15 @@ def test_setting_that_must_be_positive_is_refused_by_name(wrong: dict[str, float
     (name,) = wrong
     with pytest.raises(ValueError, match=name):
         LockSettings(**wrong)
+
+
+@pytest.mark.parametrize("value", [10**400, True, "1"], ids=["large", "flag", "text"])
+def test_time_that_is_no_float_is_refused(value: Any) -> None:
+    for name in ("validity", "renew", "timeout", "poll", "max_hold"):
+        with pytest.raises(InvalidSettings, match=f"{name}="):
+            LockSettings(**{name: value})
+    with pytest.raises(InvalidSettings, match="timeout="):
+        wait_s(value, 0.0)
 
 
 @pytest.mark.parametrize(("validity_s", "margin_s"), [(300, 10), (100, 10), (50, 5), (5, 0.5)])

@@ -353,15 +353,15 @@ class AsyncElection(RecipeForTasks[Election]):
         """
         ending = self._sync.ending(on_deposed, grace)
         while not self._sync.stopping:
-            try:
-                async with self.lead() as term:
-                    task = asyncio.ensure_future(main(term))
-                    ended = functools.partial(ended_by_itself, await _under(term, task, ending), term.term)
-                    if await on_thread(ended):
-                        return task.result()
-            except NotElected:
-                if not self._sync.stopping:
-                    raise
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    term = await stack.enter_async_context(self.lead())
+                except NotElected:  # stopped
+                    break
+                task = asyncio.ensure_future(main(term))
+                ended = functools.partial(ended_by_itself, await _under(term, task, ending), term.term)
+                if await on_thread(ended):
+                    return task.result()
         return None
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import CasError, InvalidInput, World
-from fsspec_cas.arguments import LARGEST_NUMBER, check_seconds, check_text
+from fsspec_cas.arguments import LARGEST_NUMBER, check_seconds, check_text, shown, to_ms
 from fsspec_cas.bridge.threads import Later
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.recipes.base import ProcessBound
@@ -205,7 +205,7 @@ class Job(ProcessBound):
             if delay_s is None
             else check_seconds(delay_s, "delay_s", finite=True)
         )
-        delay_ms, error = int(wait_s * 1000), storable(check_text(error, "error"))[:_ERROR_CHARS]
+        delay_ms, error = to_ms(wait_s), storable(check_text(error, "error"))[:_ERROR_CHARS]
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
@@ -237,7 +237,7 @@ class Job(ProcessBound):
         """
         sent_s = self._world.monotonic_s()
         visible_s = check_seconds(visible_s, "visible_s", finite=True, above=True)
-        if self._do(Beat(((self.n, self.token),), int(visible_s * 1000))):
+        if self._do(Beat(((self.n, self.token),), to_ms(visible_s))):
             self.lost.set()
         self.visible_s = visible_s
         self.believe_until(sent_s)
@@ -291,10 +291,10 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     Raises InvalidInput, or TooLarge above 256 KiB.
     """
     delay_s = check_seconds(delay_s, "delay_s", finite=True)
-    not_before_ms = world.now_ms() + int(delay_s * 1000) if delay_s else 0
+    not_before_ms = world.now_ms() + to_ms(delay_s) if delay_s else 0
     check_storable(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > LARGEST_NUMBER:
-        raise InvalidInput(f"priority={priority!r} must be a whole number of at most {LARGEST_NUMBER}")
+        raise InvalidInput(f"priority={shown(priority)} must be a whole number of at most {LARGEST_NUMBER}")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is not bytes")
     message = Message(0, priority, not_before_ms, 0, key, body)
     if (size := len(message.text)) > _BODY_BYTES:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Store, World
-from fsspec_cas.arguments import check_function, check_items, check_seconds, check_whole
+from fsspec_cas.arguments import check_function, check_items, check_seconds, check_whole, to_ms
 from fsspec_cas.bridge.threads import EnteredByTasks, Later, converted, on_thread, threaded
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks, process_name
@@ -212,7 +212,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         """
         if visible_s is None:
             visible_s = self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
-        visible_ms = int(check_seconds(visible_s, "visible_s", finite=True, above=True) * 1000)
+        visible_ms = to_ms(check_seconds(visible_s, "visible_s", finite=True, above=True))
         deadline_s, poll_s = self.world.monotonic_s() + check_seconds(timeout), _FIRST_POLL_S
         while True:
             began_s = self.world.monotonic_s()

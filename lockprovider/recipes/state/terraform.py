@@ -74,6 +74,7 @@ class TerraformBackend:
     state: State[bytes]
     _held: _Held | None = None
     _released: str = ""  # ID of the last lock
+    _unreleased: int = 0  # its epoch, if the store failed to release it
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
@@ -105,8 +106,9 @@ class TerraformBackend:
     def close(self) -> None:
         held, self._held = self._held, None
         if held is not None:
+            self._released, self._unreleased = held.info["ID"], held.lease.epoch
             held.lease.release()
-            self._released = held.info["ID"]
+            self._unreleased = 0
 
     def _read(self) -> Reply:
         stored, _ = self.state._writer.read()  # noqa: SLF001 - parts of the state, in this file
@@ -159,19 +161,27 @@ class TerraformBackend:
     def _unlock(self, identity: str | None) -> Reply:
         """Release the lock held here, if `identity` is its ID or None. If none is held, None breaks the state's lock.
 
-        The ID released last succeeds again; others get 409.
+        The ID released last succeeds again, and breaks its lock if the store had failed; others get 409.
         """
         held = self._held
         if held is None and not identity:
             self.state.unlock(self.state.who())
         elif held is None and identity == self._released:
-            pass
+            self._break_unreleased()
         elif held is None or identity not in (None, held.info.get("ID")):
             message = f"the lock {identity} is not held here: nothing was unlocked"
             return Reply.refusal(HTTPStatus.CONFLICT, "StateConflict", message)
         else:
             self.close()
         return Reply(HTTPStatus.OK)
+
+    def _break_unreleased(self) -> None:
+        """Break the lock that the store failed to release, if it is still there."""
+        if self._unreleased:
+            shown = self.state.who()
+            if shown.status.record is not None and shown.status.record.epoch == self._unreleased:
+                self.state.unlock(shown)
+            self._unreleased = 0
 
     def _locked_by_another(self, why: str) -> Reply:
         """Read who edits the state, and return 423 with the LockInfo, or one made of the lock's record.

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,11 @@ QUEUES: list[Case] = [
     (lambda m: m.queue.put(1, priority=True), InvalidInput, ["priority=True"]),
     (lambda m: m.queue.put(1, delay_s="x"), InvalidInput, ["delay_s='x'"]),
     (lambda m: m.queue.put(1, delay_s=None), InvalidInput, ["delay_s=None"]),
-    (lambda m: m.queue.put(1, delay_s=INF), InvalidInput, ["delay_s=inf"]),
+    (lambda m: m.queue.put(1, delay_s=INF), InvalidInput, ["delay_s=inf", "at most 3155760000"]),
+    (lambda m: m.queue.put(1, delay_s=10**400), InvalidInput, ["delay_s=1000", "at most 3155760000"]),
+    (lambda m: m.queue.claim(timeout=10**400), InvalidInput, ["timeout=1000", "at most 3155760000"]),
+    (lambda m: m.queue.claim(timeout=Decimal(5)), InvalidInput, ["timeout=Decimal('5')", "number of seconds"]),
+    (lambda m: m.queue.put(1, priority=10**5000), InvalidInput, ["priority=this int"]),
     (lambda m: m.queue.put(1, dedupe=5), InvalidInput, ["dedupe=5", "name"]),
     (lambda m: m.queue.put(1, dedupe=""), InvalidInput, ["dedupe=''"]),
     (lambda m: m.queue.put(1, producer="p"), InvalidInput, ["producer", "seq"]),

@@ -614,6 +614,21 @@ def test_tasks_lead_and_are_cancelled_when_deposed(store) -> None:
     asyncio.run(story())
 
 
+def test_refusal_raised_by_work_after_stop_reaches_the_caller(store) -> None:
+    async def story() -> None:
+        election = AsyncElection(store, PATH, validity=LONG, renew=0.01, poll=0.01, name="a")
+
+        async def main(_: Any) -> None:
+            election.stop()
+            raise NotElected("another election's")
+
+        with pytest.raises(NotElected, match="another election's"):
+            await election.run(main)
+        assert await election.run(main) is None
+
+    asyncio.run(story())
+
+
 def test_cancelled_run_cancels_its_work_and_resigns(store) -> None:
     async def story() -> None:
         began, ended = asyncio.Event(), asyncio.Event()

@@ -294,6 +294,18 @@ def test_message_of_a_killed_worker_is_delivered_again(store) -> None:
     assert (other.stat().ready, other.stat().claimed) == (0, 0)
 
 
+def test_times_below_a_millisecond_are_rounded_up(store) -> None:
+    clock = ManualClock()
+    queue = Queue(store, PATH, world=clock)
+    made(store).put_many(["a", "b"])
+    assert queue.claim(visible_s=1e-5).visible_s == 0.001
+    job = queue.claim(visible_s=60)
+    job.extend(1e-5)
+    clock.advance(0.002)
+    assert queue.stat().claimed == 2
+    assert {job.body for job in (Queue(store, PATH, world=clock).claim() for _ in range(2)) if job} == {"a", "b"}
+
+
 def test_job_learns_without_a_request_that_its_claim_lapsed(store) -> None:
     clock = ManualClock()
     made(store, visible_s=60).put("a")

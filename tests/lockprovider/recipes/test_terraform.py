@@ -146,6 +146,19 @@ def test_repeated_unlock_whose_answer_was_lost_succeeds(two) -> None:
     assert (one.ask("UNLOCK", OTHER)[0], one.ask("LOCK", INFO)[0]) == (409, 423)
 
 
+def test_unlock_repeated_after_a_silent_store_frees_the_lock() -> None:
+    clock = ManualClock()
+    faulty = Faulty(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), {}, world=clock)
+    store = Store(faulty, f"/{uuid.uuid4().hex}", world=clock)
+    one, other = (Run(store, timeout=5, world=clock, lock_settings=LockSettings(validity=3600)) for _ in range(2))
+    assert one.ask("LOCK", INFO)[0] == 200
+    faulty._plan |= {verb: deque([LoseRequest()] * 10_000) for verb in ("put", "head", "get")}
+    assert [one.ask("UNLOCK", INFO)[0] for _ in range(2)] == [503, 503]
+    faulty._plan.clear()
+    assert (one.ask("UNLOCK", INFO)[0], other.ask("LOCK", OTHER)[0]) == (200, 200)
+    assert (one.ask("UNLOCK", INFO)[0], one.ask("LOCK", INFO)[0]) == (200, 423)
+
+
 @pytest.mark.parametrize("info", [b"", {}, {"ID": ""}, {"ID": 5}, {"ID": None, "Who": "ci"}])
 def test_lock_without_an_id_is_refused(two, info) -> None:
     """No write could name it."""

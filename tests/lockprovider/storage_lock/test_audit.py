@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -535,6 +536,22 @@ def test_last_records_are_written_when_another_audit_fails(store: Store, monkeyp
     assert [record.step for record in written(store)[0]] == ["START", "END"]
 
 
+def test_flush_does_not_wait_when_no_thread_can_start(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_threads(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    enable(store)
+    log = AuditLog(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(audit_log.Worker, "start", no_threads)
+        log.taken(LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, 1_000)))
+        began_s = time.monotonic()
+        assert not log.flush(6)
+        assert time.monotonic() - began_s < 5
+    assert log.flush(6)
+    assert [record.step for record in written(store)[0]] == ["START"]
+
+
 def test_no_thread_is_left_when_all_is_written(store: Store) -> None:
     enable(store)
     log = AuditLog(store)
@@ -553,6 +570,7 @@ def test_last_record_of_a_process_is_written(tmp_path: Path, ending: str) -> Non
     enable(store)
     code = f"""
 import sys
+import time
 from fsspec_cas import Store
 from lockprovider import Lock
 from lockprovider.storage_lock.audit_log import AuditLog

@@ -784,6 +784,7 @@ def test_record_is_written_at_the_pace_of_a_throttling_store(tmp_path: Path) -> 
     backend = Paced()
     store = Store(backend, str(tmp_path))
     begin(Lock(store, settings=SETTINGS))
+    backend.refused = 0  # another client's writes
     lock, number = client(store), 0
     while not backend.refused:
         commit(lock, f"state{number}")

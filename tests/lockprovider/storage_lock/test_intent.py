@@ -29,7 +29,9 @@ def test_another_log_position_or_stem_gives_another_name() -> None:
     assert len(names) == 8
 
 
-@pytest.mark.parametrize("name", ["", "log", "log/", "log/1", "log/1.", "log/.stem", "log/x.stem", "log/-1.stem"])
+@pytest.mark.parametrize(
+    "name", ["", "log", "log/", "log/1", "log/1.", "log/.stem", "log/x.stem", "log/-1.stem", f"log/{'1' * 5000}.stem"]
+)
 def test_other_names_are_not_parsed_as_intents(name: str) -> None:
     assert parse_intent(name, b"body") is None
 

@@ -122,7 +122,9 @@ def test_wrong_local_clock_is_reported(ahead_ms: int, words: str) -> None:
 
 def test_pending_publish_and_jvm_writer_are_reported() -> None:
     pending = replace(HELD, pending=Pending("log/7", "s/1", "d"))
-    assert any("log/7" in line for line in lines(LockStatus(pending, None, 0, by_store=False, own_ms=0)))
+    for now_ms, applier in ((0, "the holder, or else the next one, applies"), (30_000, "and the next holder applies")):
+        shown = lines(LockStatus(pending, None, now_ms, by_store=False, own_ms=0))
+        assert any("log/7" in line and applier in line for line in shown)
     assert any("JVM" in line for line in lines(LockStatus(JVM, None, 0, by_store=False, own_ms=0)))
 
 

@@ -174,6 +174,13 @@ def test_options_that_do_not_fit_are_refused_by_name(query: str, parts: list[str
         assert part in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "renew"), [(None, 90), (LockSettings(600), 90), (LockSettings(600, renew=30), 30)], ids=str
+)
+def test_new_validity_keeps_an_own_renewal_interval(settings: LockSettings | None, renew: float) -> None:
+    assert lockprovider.lock("memory://t/able", settings=settings, validity=900).settings.renew == renew
+
+
 def test_plain_path_with_apparent_options_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidUrl, match="bare path"):
         lockprovider.lock(str(tmp_path / "table?validity=60"))

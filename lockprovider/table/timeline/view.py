@@ -5,6 +5,7 @@ Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineSt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -22,6 +23,10 @@ from lockprovider.table.timeline.timeline import Timeline
 By = Literal["completion", "begin"]
 _TIMES = "give yyyyMMddHHmmssSSS in UTC, 2026-11-22T08:30:00Z, or a datetime with a time zone"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# Python 3.10's `fromisoformat` reads fewer forms than later versions.
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d+))?)?(?:Z|([+-]\d\d)(?::?(\d\d))?)", re.ASCII | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,12 @@ def time_text(when: str | datetime) -> str:
 
 
 def _of_iso(text: str) -> datetime:
-    return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
+    """Parse ISO text with its zone, cut to microseconds; other text raises `ValueError`."""
+    if (match := _ISO.fullmatch(text)) is None:
+        raise ValueError("this is no ISO text with a zone")
+    day, clock, seconds, fraction, hours, minutes = match.groups()
+    fraction = (fraction or "")[:6].ljust(6, "0")
+    return datetime.fromisoformat(f"{day}T{clock}{seconds or ':00'}.{fraction}{hours or '+00'}:{minutes or '00'}")
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:

@@ -94,6 +94,29 @@ def test_time_is_17_digits_or_datetime_and_a_second_includes_its_end() -> None:
         AsOf.of("20240230120000000")
 
 
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-11-22T08:30:00Z", "20261122083000000"),
+        ("2026-11-22t08:30:00.5z", "20261122083000500"),
+        ("2026-11-22 08:30:00.1239999+00:00", "20261122083000123"),
+        ("2026-11-22T08:30:00.25-0130", "20261122100000250"),
+        ("2026-11-22T08:30+01", "20261122073000000"),
+        ("2026-11-22T08:30:00.5", None),
+        ("20261122T083000Z", None),
+        ("2026-W47-7T08:30:00Z", None),
+        ("2026-11-22T08:30.5Z", None),
+        ("2026-11-22T08:30:00+24:00", None),
+    ],
+)
+def test_iso_text_means_the_same_in_every_python(text: str, time: str | None) -> None:
+    if time is not None:
+        assert AsOf.of(text).time == time
+        return
+    with pytest.raises(InvalidInput, match="is not a time"):
+        AsOf.of(text)
+
+
 def wrote(begin: str, *stats: tuple[str, str | None], replaced: tuple[str, ...] = ()) -> tuple[Instant, CommitMetadata]:
     """A later write of partition p: (file id, its slice before)."""
     found = tuple(WriteStat(f, f"p/{f}_0-0-0_{begin}.parquet", "p", prev_commit=before) for f, before in stats)

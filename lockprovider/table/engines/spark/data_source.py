@@ -84,6 +84,7 @@ class HudiCas(DataSource):
         options = SparkOptions.of(self.options)
         options.refuse("a batch read", *_OF_WRITES, "stream_id", "starting", "max_commits")
         check_read(options.hudi, of_stream=False)
+        _check_columns(options, schema)
         return BatchReader(options, self._pinned or options.as_of, schema)
 
     @without_traceback()
@@ -92,6 +93,7 @@ class HudiCas(DataSource):
         options = SparkOptions.of(self.options)
         check_read(options.hudi, of_stream=True)
         options.refuse("a stream", *_OF_WRITES, "as_of", "begin", "end", "stream_id", "read_optimized")
+        _check_columns(options, schema)
         return StreamReader(options, schema)
 
     @without_traceback()
@@ -128,6 +130,11 @@ _OF_READS = (
     "columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized", "starting", "max_commits",
 )  # fmt: skip
 _OF_WRITES = ("merge_schema", "if_exists", "fence")
+
+
+def _check_columns(options: SparkOptions, schema: StructType) -> None:
+    if options.changes and OPERATION not in schema.names:
+        raise InvalidInput(f"the given columns lack {OPERATION}: deleted rows would look like others; add it, a string")
 
 
 def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:

@@ -311,10 +311,10 @@ _NAME = "hoodie.table.name"
 _ORDERING = "hoodie.table.ordering.fields"
 # fields of `TableSpec`: how an option is parsed, the table's property, the option's names
 _OF_TABLES: Mapping[str, tuple[Parser, str, tuple[str, ...]]] = {
-    "record_keys": (_names, "record_keys", (KEY_OPTION, "hoodie.table.recordkey.fields")),
+    "record_keys": (_some_names, "record_keys", (KEY_OPTION, "hoodie.table.recordkey.fields")),
     "partition_by": (_names, "partition_fields", (f"{_OF_WRITES}partitionpath.field", "hoodie.table.partition.fields")),
     "ordering": (
-        _names,
+        _some_names,
         "ordering_fields",
         (_ORDERING, f"{_OF_WRITES}precombine.field", "hoodie.table.precombine.field"),
     ),
@@ -370,11 +370,10 @@ class HudiWrite:
             hint = f"did you mean {alike[0]}?" if alike else _INSTEAD_OF.get(strange[0], "leave them out")
             raise InvalidInput(f"options {strange} would have no effect here: {hint}")
         given = {
-            name: parse(keys[0], text)
+            name: parse(*option)
             for name, (parse, _, keys) in _OF_TABLES.items()
-            if (text := _first(options, keys)) is not None
+            if (option := _first(options, keys)) is not None
         }
-        given = {name: value for name, value in given.items() if value or name not in {"record_keys", "ordering"}}
         ordering = given.get("ordering", ())
         if len(ordering) > 1:
             raise InvalidInput(
@@ -440,11 +439,11 @@ def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOper
     return WriteOperation.INSERT_OVERWRITE_TABLE
 
 
-def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
+def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> tuple[str, str] | None:
     values = {key: options[key].strip() for key in keys if key in options}
     if len({*values.values()}) > 1:
         raise InvalidInput(f"{values} contradict each other: give one of them")
-    return next(iter(values.values()), None)
+    return next(iter(values.items()), None)
 
 
 def _text(value: object) -> str:

@@ -89,6 +89,9 @@ def test_option_chooses_the_write_operation(
         ({"hoodie.table.ordering.fields": "ts,id"}, "has several columns"),
         ({f"{W}precombine.field": "ts", "hoodie.table.ordering.fields": "id"}, "contradict each other"),
         ({f"{W}hive_style_partitioning": "yes"}, "is neither true nor false"),
+        ({f"{W}recordkey.field": ""}, f"{W}recordkey.field= names nothing"),
+        ({"hoodie.table.recordkey.fields": " ,"}, "hoodie.table.recordkey.fields=, names nothing"),
+        ({f"{W}precombine.field": ""}, f"{W}precombine.field= names nothing"),
     ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])

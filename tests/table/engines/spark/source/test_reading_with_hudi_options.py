@@ -140,6 +140,7 @@ def test_option_that_is_not_obeyed_is_refused(table: Table, options: dict[str, s
         ({"changes": "true", "as_of": "2999-01-02"}, "changes=true cannot be used with as_of or filter"),
         ({"begin": "20260102000000000", "end": "20260101000000000"}, "is before begin"),
         ({"as_of": ""}, "'' is not a time"),
+        ({"changes": "true"}, "the given columns lack _operation"),
     ],
 )
 def test_option_is_refused_if_the_user_gives_the_columns(table: Table, options: dict[str, str], why: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from hudi import HudiTableBuilder
 from table.tables import SCHEMA, SETTINGS, SPEC, data_files, removed, rows, upsert
 
-from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
+from lockprovider.table import InvalidRecords, Table, TableEvent, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.metadata import decode_commit, encode_commit
 from lockprovider.table.format.schema import to_avro
+from lockprovider.table.timeline.conflict import by_file_group
 from lockprovider.table.transaction.transaction import Transaction, transact
 
 NOTE = pa.schema([("note", pa.string()), ("score", pa.float64())])
@@ -86,14 +88,18 @@ def test_adding_an_existing_column_is_refused_only_with_another_type(table: Tabl
     assert table.timeline().pending_writes == ()
 
 
-def test_writer_unaware_of_added_columns_retries_and_keeps_them(table: Table) -> None:
+@pytest.mark.parametrize("resolution", [by_file_group, partial(by_file_group)], ids=["ours", "own"])  # own: held lock
+def test_writer_unaware_of_added_columns_retries_and_keeps_them(table: Table, resolution: Any) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    slow = Transaction(table)
+    events: list[TableEvent] = []
+    settings = replace(SETTINGS, resolution=resolution)
+    slow = Transaction(Table.open(table.url, settings=settings, watcher=events.append))
     engine.write(slow, upserts=rows((2, "b", 20)))
     table.add_columns(NOTE)
-    with pytest.raises(WriteConflict, match="or added columns"):
+    with pytest.raises(WriteConflict, match="or added columns") as lost:
         slow.commit()
     slow.rollback()
+    assert [one.detail["lost_to"] for one in events if one.kind == "conflict"] == [lost.value.lost_to]
     assert "note" in table.schema().names
     tries = itertools.count()
 

@@ -14,7 +14,7 @@ EventKind = Literal[
     "lock_wait",  # the writer requests the table lock
     "lock_held",
     "committed",  # the completed instant is on the timeline
-    "conflict",  # another commit touched or cleaned its file groups first; it will be rolled back
+    "conflict",  # another operation came first, or its snapshot is gone; it will be rolled back
     "rolled_back",  # an instant, own or a dead writer's, was removed with its files
     "lock_released",
     "cleaned",  # files that no reader needs were removed

@@ -151,8 +151,7 @@ def validate(
     try:
         decide(proposal, basis.resolution, since)
     except WriteConflict as error:
-        if error.file_groups:
-            table.report("conflict", proposal.begin, lost_to=error.lost_to, file_groups=len(error.file_groups))
+        table.report("conflict", proposal.begin, lost_to=error.lost_to, file_groups=len(error.file_groups))
         raise
     if basis.keys is not None:
         basis.keys.refuse_shared(basis.compared(proposal, done))

@@ -16,7 +16,9 @@ from fsspec_cas import Entry, Unavailable
 from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord
 from lockprovider.table.errors import HistoryGone, TableNotFound
 from lockprovider.table.files.base_file import misplaced
+from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import KeyFile
+from lockprovider.table.files.slice_rows import merged_keys
 from lockprovider.table.format.instant import Action, Instant, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     BUCKET_RULES,
@@ -80,7 +82,7 @@ class Facts:
         listing: differences between the metadata table and the files; None if readers use none.
         unread: error texts of files that no other fact is about, by path.
         misplaced: number of rows in the wrong bucket, by file.
-        repeated: number of keys in several base files, by partition; None if not read.
+        repeated: number of keys in several file groups, by partition; None if not read.
     """
 
     properties: TableConfig | str
@@ -170,7 +172,7 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
     if misread in (properties, broken, *commits.values()):
         misread = ""
     config = None if isinstance(properties, str) else properties
-    strays, repeated = _count_keys(table, config, slices, unread, all_keys=keys)
+    strays, repeated = _count_keys(table, config, timeline, slices, unread, all_keys=keys)
     listing: ListingDifferences | str | None = None
     if config is not None and LISTING in config.metadata_partitions:
         listing = _or_error(
@@ -220,12 +222,13 @@ def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _R
 def _count_keys(
     table: TableContext,
     config: TableConfig | None,
+    timeline: Timeline,
     slices: tuple[FileSlice, ...],
     unread: dict[str, str],
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read base files' keys; return rows in a wrong bucket by path, and repeated keys by partition, without zeros.
+    """Read all keys; return rows in a wrong bucket by path, and repeated keys by partition, without zeros.
 
     Counts keys only with `all_keys`, wrong buckets only with a bucket index; adds errors to `unread`.
     """
@@ -235,21 +238,26 @@ def _count_keys(
         return strays, counts
     for partition, group in groupby(sorted(slices, key=attrgetter("partition")), attrgetter("partition")):
         parts: list[pa.Array] = []
-        for file_slice in (file_slice for file_slice in group if file_slice.path):
-            keys = _or_error(partial(_keys, table, config, file_slice), str)
+        for file_slice in group:
+            keys, path = _or_error(partial(_keys, table, config, timeline, file_slice), str), file_slice.paths[0]
             if isinstance(keys, str):
-                unread[file_slice.path] = keys
+                unread[path] = keys
                 continue
             parts += [keys[0].unique()] if all_keys else []
-            strays |= {file_slice.path: keys[1]} if keys[1] else {}
+            strays |= {path: keys[1]} if keys[1] else {}
         values = pa.chunked_array(parts, pa.string()).value_counts().field("counts")
         counts[partition] = pc.sum(pc.greater(values, 1)).as_py() or 0
     return strays, {partition: count for partition, count in counts.items() if count}
 
 
-def _keys(table: TableContext, config: TableConfig, file_slice: FileSlice) -> tuple[pa.Array, int]:
+def _keys(table: TableContext, config: TableConfig, timeline: Timeline, file_slice: FileSlice) -> tuple[pa.Array, int]:
+    """Read a slice's merged keys; return them, and the number in a wrong bucket; none if its files are gone."""
     try:
-        keys = KeyFile(table.place, file_slice.path, file_slice.size).keys
+        if file_slice.logs:
+            parts = merged_keys(table.place, file_slice, table.schema(timeline), MergeRule.of(config))
+            keys = pa.concat_arrays([pa.array([], pa.string()), *parts])
+        else:
+            keys = KeyFile(table.place, file_slice.path, file_slice.size).keys
     except HistoryGone:
         return pa.array([], pa.string()), 0
     return keys, 0 if config.bucket_index is None else misplaced(config, file_slice, keys)

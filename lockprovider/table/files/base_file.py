@@ -301,7 +301,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
         if bucket is None or (file_slice.partition, bucket) in groups:
             fault = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
             next_step = "a writer ran without the bucket index; run `lockprovider table doctor`"
-            raise Corrupt(f"file group {file_slice.path!r} {fault}: {next_step}")
+            raise Corrupt(f"file group {file_slice.paths[0]!r} {fault}: {next_step}")
         groups[file_slice.partition, bucket] = file_slice
     return groups
 

@@ -95,14 +95,23 @@ def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
     """Read a slice, and return the key and merge columns of its rows with these keys, which it may lack."""
-    full = with_meta(schema)
-    wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
-    columns = pa.schema([full.field(name) for name in wanted])
+    columns = _key_columns(schema, rule)
     parts = (
         rows.filter(pc.is_in(rows.column(RECORD_KEY), value_set=keys))
         for rows in merged_rows(place, file_slice, columns, rule)
     )
     return pa.concat_tables([columns.empty_table(), *parts]).combine_chunks()
+
+
+def merged_keys(place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule) -> Iterator[pa.Array]:
+    """Yield the record keys of a slice's merged rows, in parts; may raise what `merged_rows` raises."""
+    for rows in merged_rows(place, file_slice, _key_columns(schema, rule), rule):
+        yield array_of(rows.column(RECORD_KEY))
+
+
+def _key_columns(schema: pa.Schema, rule: MergeRule) -> pa.Schema:
+    full = with_meta(schema)
+    return pa.schema([full.field(name) for name in dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])])
 
 
 @dataclass(frozen=True, slots=True)

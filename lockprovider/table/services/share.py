@@ -7,13 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from lockprovider.table.errors import Aborted, Corrupt, UnsupportedTable
-from lockprovider.table.files.base_file import array_of, bucket_groups, misplaced
+from lockprovider.table.files.base_file import bucket_groups, misplaced
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
-from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.files.slice_rows import merged_keys
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.compatibility import (
     STATISTICS,
@@ -151,12 +148,10 @@ def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, in
         bucket_groups(slices, index)
     except Corrupt as error:
         raise UnsupportedTable(f"table {config.name!r} has no buckets: {error}") from error
-    rule, full = MergeRule.of(config), hudi_schema.with_meta(table.schema(timeline))
-    names = dict.fromkeys([hudi_schema.RECORD_KEY, *columns_to_merge(full, rule)])
-    columns = pa.schema([full.field(name) for name in names])
+    schema, rule = table.schema(timeline), MergeRule.of(config)
     for file_slice in slices:
-        parts = merged_rows(table.place, file_slice, columns, rule)
-        count = sum(misplaced(config, file_slice, array_of(rows.column(hudi_schema.RECORD_KEY))) for rows in parts)
+        parts = merged_keys(table.place, file_slice, schema, rule)
+        count = sum(misplaced(config, file_slice, keys) for keys in parts)
         if count:
             raise UnsupportedTable(
                 f"{count} rows of {file_slice.paths[0]!r} are of other buckets with {config.bucket_index}: ask "

@@ -311,6 +311,8 @@ def test_keys_in_several_file_groups_are_counted_if_asked(tmp_path: Path, kind: 
     assert [(one.state, one.what.partition(";")[0]) for one in found] == [
         ("wrong", "1 keys of partition 'a' are in several file groups")
     ]
+    table.delete(rows((1, "a", 10)))
+    assert [one for one in table.doctor(keys=True) if one.rule == "keys"] == []
 
 
 @pytest.mark.parametrize("buckets", [None, 2])

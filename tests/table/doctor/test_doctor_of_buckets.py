@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from table.bucket_tables import SPEC
+from table.bucket_tables import SPEC, bucket
 from table.doctor.test_doctor import findings, reword
 from table.overwriting import overwritten
 from table.tables import SETTINGS, rows, upsert
@@ -61,6 +61,20 @@ def test_rows_that_are_not_in_their_bucket_are_found(table: Table) -> None:
     assert "rows are not in the bucket of their key" in found[0][1]
     reword(Path(table.url), "hoodie.bucket.index.num.buckets=7", "hoodie.bucket.index.num.buckets=2")
     assert "file groups belong to none of the 2 buckets" in said(table)[0][1]
+
+
+def test_log_rows_that_are_not_in_their_bucket_are_found(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), replace(SPEC, table_type="merge_on_read"), settings=SETTINGS)
+    for same in (True, False):  # base files that fit 8 buckets, too; then log files that do not
+        upsert(table, *((key, "a", key) for key in range(40) if (bucket(key) == bucket(key, 8)) is same))
+    assert said(table) == []
+    reword(Path(table.url), "hoodie.bucket.index.num.buckets=4", "hoodie.bucket.index.num.buckets=8")
+    (whole,) = said(table)
+    for file in tmp_path.glob("t/a/*.parquet"):
+        file.unlink()  # as JVM writers leave a bucket that has log files only
+    logged = [sentence for rule, sentence in said(table) if rule == "buckets"]
+    count = sum(bucket(key) != bucket(key, 8) for key in range(40))
+    assert [sentence.partition(" not")[0] for sentence in (whole[1], *logged)] == [f"{count} rows are"] * 2
 
 
 def test_file_groups_of_no_bucket_are_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,8 +79,8 @@ class LocalBackend(Backend):
         """
         with _as_store_error(path):
             try:
-                # Without O_NONBLOCK, opening a pipe without a writer would block.
-                with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                # Without O_NONBLOCK, opening a pipe without a writer would block. `open` closes it if it is a folder.
+                with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                     stat = os.fstat(file.fileno())
                     refuse_non_file(stat, path)
                     return Unchanged() if _version(stat) == unless else _object_state(stat, file.read())

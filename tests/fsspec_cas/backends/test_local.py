@@ -175,6 +175,15 @@ def test_file_system_with_coarse_timestamps_is_refused(store, monkeypatch):
         store.put_if_match("a", b"same", version)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors as Linux shows them")
+def test_read_of_a_folder_leaves_no_file_descriptor_open(tmp_path, store):
+    (tmp_path / "folder").mkdir()
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(20):
+        assert store.read_or_none("folder") is None
+    assert len([*Path("/proc/self/fd").iterdir()]) < before + 20
+
+
 def test_folder_is_no_object(tmp_path, store):
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     for call in (store.read, store.head):

@@ -5,7 +5,7 @@ The text is cut at its keywords, so that no expression is rewritten before Spark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -468,22 +468,23 @@ class StatementRun:
                 f"{statement.on_place}"
             )
         rows = self._query(f"select * from {statement.source}")  # noqa: S608 - the user's own SQL
-        source = with_spelling(rows, self._schema)
+        given = source = with_spelling(rows, self._schema)
         for key, source_column in on.items():
-            source = self._with_key(source, key, source_column)
+            source = self._with_key(source, given.columns, key, source_column)
         clauses = [self._clause(clause, source, on, statement) for clause in statement.clauses]
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
-    def _with_key(self, source: DataFrame, key: str, source_column: str) -> DataFrame:
-        """Return the source with a copy of `source_column` as `key`; InvalidInput if it lacks one, or has both."""
-        column = {name.lower(): name for name in source.columns}.get(source_column.lower())
+    def _with_key(self, source: DataFrame, given: Sequence[str], key: str, source_column: str) -> DataFrame:
+        """Return the source with a copy of `source_column` as `key`.
+
+        InvalidInput if its columns as `given` lack `source_column`, or have both.
+        """
+        column = {name.lower(): name for name in given}.get(source_column.lower())
         if column is None:
-            raise InvalidInput(
-                f"SQL {self._text!r}: the source has no column {source_column!r}; it has {source.columns}"
-            )
+            raise InvalidInput(f"SQL {self._text!r}: the source has no column {source_column!r}; it has {given}")
         if column == key:
             return source
-        if key in source.columns:
+        if key in given:
             raise InvalidInput(
                 f"SQL {self._text!r}: the source has {key!r}, too, but ON compares its {source_column!r} with the "
                 f"table's {key!r}: rename or drop the source's {key!r} in a query, USING (select ...) AS s"

@@ -78,6 +78,7 @@ def test_merge_pairs_columns_by_name_in_any_case(spark: Any, table: Table, run: 
 def test_bad_clause_is_refused_before_a_job(spark: Any, table: Table) -> None:
     clauses = (
         engine.MatchedUpdate({"value": 5}),  # type: ignore[dict-item]
+        engine.MatchedUpdate({"value": None}),  # type: ignore[dict-item]
         engine.MatchedUpdate([("value", "5")]),  # type: ignore[arg-type]
         engine.MatchedDelete(col("s.value") == 1),  # type: ignore[arg-type]
     )
@@ -126,6 +127,11 @@ def test_statement_that_does_not_fit_the_table_is_refused(spark: Any, table: Tab
         ("delete from other", InvalidInput, "no table is registered as 'other' in this session, which has ['"),
         (f"{merge} when matched then delete", InvalidInput, "ON must compare the key and partition columns"),
         (f"{both} when matched then update set *", InvalidInput, "the source lacks ['value']"),
+        (
+            "merge into trips t using (select 1L as x) s on t.id = s.x and t.part = s.id when matched then delete",
+            InvalidInput,
+            "the source has no column 'id'",
+        ),
         (
             f"{both} when not matched then insert (id, value) values (s.id, 1)",  # noqa: S608
             InvalidInput,

@@ -92,7 +92,7 @@ class TableSpec:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets=..., the file groups in each partition")
 
     def with_index(self, index: IndexSettings | None) -> TableSpec:
-        """Return this spec, with the bucket index of `index` if this spec has none, as a JVM writer does."""
+        """Add the bucket index of `index` if this spec has none, as a JVM writer does."""
         if self.buckets is not None or index is None or index.kind != BUCKET:
             return self
         return replace(self, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
@@ -152,7 +152,7 @@ def _schema(source: Any) -> pa.Schema:
 
 
 def named_columns(argument: str, value: object) -> tuple[str, ...]:
-    """Return a checked list of column names; a single text is one name. Raises `InvalidRecords`."""
+    """A single text is one name. Raises `InvalidRecords`."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidRecords(f"{argument}={value!r} must be names of columns, each once, e.g. {argument}=('id',)")

@@ -1,4 +1,4 @@
-"""Column types: conversion rules, types of new columns, and fields added to a schema.
+"""Column types and the rules of their conversion.
 
 `WRITE` rules a user's rows, and SPECIFICATION.md's table of types is generated from it. `READ` rules old files of
 tables with columns widened since.
@@ -89,7 +89,6 @@ MOST_DIGITS = 38  # of a column's decimals
 
 
 def new_column(kind: pa.DataType) -> pa.DataType | None:
-    """Return a plain type's column type; None if no column holds it."""
     if types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     return _NEW_COLUMN.get(family(kind))
@@ -103,7 +102,6 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
-    """Return what to do about a type that does not fit."""
     if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
         return _NAIVE if kind.tz is None else "remove its time zone"
     if types.is_map(kind) and column is None:
@@ -186,7 +184,7 @@ def new_table_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
-    """Return a schema's columns without Hudi's meta columns; warn if there are any."""
+    """Warn if the schema has any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
         message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
@@ -195,7 +193,6 @@ def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _caller_level() -> int:
-    """Return the stack level of the first frame outside of this library."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
@@ -324,7 +321,6 @@ def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
 
 
 def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
-    """Return the fields that rows have and the table lacks, by path."""
     columns = [field for field in source if field.name not in META_COLUMNS]
     return pa.schema(list(_new(pa.struct(list(table)), pa.struct(columns), "")))
 
@@ -349,7 +345,7 @@ def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
 
 
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return leaf fields' paths and types, without map keys."""
+    """Leave out map keys."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 

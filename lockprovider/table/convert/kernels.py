@@ -121,7 +121,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert decimals to the nearest floats; pyarrow's cast is one bit off for many (arrow #35942)."""
+    """The cast of pyarrow is one bit off for many decimals (arrow #35942)."""
     floats = values.cast(pa.string()).cast(column)
     return _if_all(pc.equal(_float_to_decimal(floats, values.type), values), floats)
 

@@ -1,4 +1,4 @@
-"""Compiler of conversion plans, which convert rows of one schema to rows of another."""
+"""Compiler of conversion plans."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def compile_plan(
     *,
     needed: Collection[str] = (),
 ) -> Plan:
-    """Compile a plan that converts rows of `source` to rows of `table`.
+    """A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
 
-    A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
     With rules `READ` it becomes null, and columns that `table` lacks are left out. Raises DoesNotFit (with `READ`
     Corrupt) with every misfit.
     """
@@ -43,10 +42,7 @@ def compile_plan(
 
 
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """Convert a file's rows to the table's current columns: new columns are null, widened ones read as in the JVM.
-
-    Raises Corrupt for other types.
-    """
+    """New columns are null, widened ones read as in the JVM. Raises Corrupt for other types."""
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
 
@@ -102,7 +98,7 @@ def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Compiler of the steps between two schemas; its methods raise nothing, and append to `misfits`."""
+    """Its methods raise nothing, and append to `misfits`."""
 
     missing: OnMissing
     rules: Rules

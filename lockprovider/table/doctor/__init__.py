@@ -1,1 +1,1 @@
-"""Diagnosis of a table: `facts` gathers facts, pure `rules` check them, and findings say what to do."""
+"""Diagnosis of a table: `facts` gathers facts, and pure `rules` check them."""

@@ -210,7 +210,6 @@ def gather(table: TableContext, *, keys: bool = False) -> Facts:
 
 
 def _or_error(read: Callable[[], _Read], failed: Callable[[str], _Failed]) -> _Read | _Failed:
-    """Return what `read` returns, or what `failed` makes of its error's text, except `Unavailable`."""
     try:
         return read()
     except Unavailable:

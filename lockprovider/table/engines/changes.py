@@ -159,8 +159,8 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write a partition's changes into `slices` and new file groups, up to `limit` files at once.
 
-    Yields the files' statistics. Of a repeated key the highest ordering value stays, else the last row; deletes win. A
-    rerun with the same changes and token `task` finds its first attempt's files.
+    Of a repeated key the highest ordering value stays, else the last row; deletes win. A rerun with the same changes
+    and token `task` finds its first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -264,7 +264,7 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """Return the id of a bucket's new file group, equal in every attempt."""
+    """The id is equal in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 

@@ -68,9 +68,6 @@ _Pieces = dict[str, KeyedChanges]
 _DASK: Any = dask
 
 
-# -- one call, one transaction -----------------------------------------------------------------------------------------
-
-
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
@@ -89,7 +86,7 @@ def upsert(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete keys, like `Table.upsert`.
+    """Upsert rows and delete keys like `Table.upsert`.
 
     One task holds all changes of a table partition.
     """
@@ -103,11 +100,8 @@ def delete(
     return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
-# -- services ----------------------------------------------------------------------------------------------------------
-
-
 def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`: one task per file slice.
+    """Compact like `Table.compact`: one task per file slice.
 
     With `instant`, run only that scheduled compaction.
     """
@@ -133,11 +127,8 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
     return chain.from_iterable(_DASK.compute(*(delayed(task.write)() for task in work)))
 
 
-# -- inside a transaction ----------------------------------------------------------------------------------------------
-
-
 def read(source: TableContext | AnyTransaction | Scan) -> Frame:
-    """Describe the rows of a table, transaction or scan as a Dask frame, one partition per file; see `Table.scan`.
+    """Describe the rows as a Dask frame, one partition per file; see `Table.scan`.
 
     This call fixes the files: the frame never shows later commits.
 
@@ -265,9 +256,6 @@ def _is_task(distributed: Any) -> bool:
     return False
 
 
-# -- what runs on the workers ------------------------------------------------------------------------------------------
-
-
 def _read(file_slice: FileSlice, place: TablePlace, scan: ScanPlan) -> pd.DataFrame:
     frame: pd.DataFrame = to_pandas(read_slice(place, scan, file_slice), plain=False)
     return frame
@@ -302,10 +290,7 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[KeyedChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
-    """On a worker, write one partition's changes, of all Dask partitions, into `slices` and new files.
-
-    Returns their statistics.
-    """
+    """On a worker, write one partition's changes, of all Dask partitions, into `slices` and new files."""
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = KeyedChanges(

@@ -139,7 +139,7 @@ class Scan:
 
 
 def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """Return the table's place, and the plan that fixes the files; lists files, a transaction only once."""
+    """The plan fixes the files; lists files, a transaction only once."""
     table, snapshot = source_snapshot(scan.source, scan.as_of)
     arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
@@ -148,7 +148,7 @@ def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """Return the table and the snapshot to read; lists files unless cached.
+    """List files unless cached.
 
     `as_of` for a transaction raises InvalidInput.
     """
@@ -196,7 +196,7 @@ def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
 
 @contextmanager
 def optional_import(name: str) -> Iterator[None]:
-    """Wrap an optional import; a missing library raises NotSupported with its extra."""
+    """A missing library raises NotSupported with its extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -82,7 +82,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Return each row's partition path, empty in an unpartitioned table; may raise `InvalidRecords`."""
+    """A path is empty in an unpartitioned table. May raise `InvalidRecords`."""
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     folders = [_folders(table, field, style) for field in style.fields]
@@ -172,7 +172,7 @@ def refuse_encrypted() -> Any:
 
 
 class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
-    """Opened Parquet file, which verifies checksums of pages; `path` is for messages."""
+    """It verifies checksums of pages; `path` is for messages."""
 
     def __init__(self, source: Any, filesystem: Any, path: str, **settings: Any) -> None:
         settings |= {"page_checksum_verification": True, "coerce_int96_timestamp_unit": INT96_UNIT}
@@ -228,7 +228,7 @@ def _is_from(chunk: pq.ColumnChunkMetaData, limit: int | None) -> bool:
 
 
 def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a base file's `columns` (None: all), without absent ones; raise as `reading`."""
+    """Leave out absent columns; raise as `reading`."""
     with reading(file.path):
         return file.read(None if columns is None else list(columns))
 
@@ -259,7 +259,7 @@ def keys_of(file: ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return the least and greatest record key, or None; also None if not ASCII."""
+    """None without a range, or if it is not ASCII."""
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():

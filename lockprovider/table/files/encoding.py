@@ -1,4 +1,4 @@
-"""Encoders of data files: base files from rows in parts, log files from one instant's changes of a file group.
+"""Encoders of base files and log files.
 
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`,
 `HoodieAppendHandle`; Spark's `DataSourceUtils.datetimeRebaseSpec`.
@@ -215,8 +215,6 @@ def _footer(
         **({} if bounds is None else {files.MIN_KEY: bounds[0], files.MAX_KEY: bounds[1]}),
     }
 
-
-# -- log files ---------------------------------------------------------------------------------------------------------
 
 PARQUET_ROWS = 1000  # From here on Parquet is smaller and quicker than Avro.
 _BLOCK_BYTES = 256 << 20  # as in JVM writers; a block may not have 2 GiB

@@ -136,7 +136,7 @@ class FooterNotes:
         self._one_by_one: list[str] = []  # waiting for `put`
 
     def get(self, path: str) -> FooterNote | None:
-        """Return a file's note or None; from now on the cache keeps long filters."""
+        """From now on the cache keeps long filters."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
@@ -163,9 +163,9 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return column ranges by path, of files with a note.
+        """If many files lack a note, first cache the lock folder's notes (only with `beside_the_lock`).
 
-        If many lack one, first caches the lock folder's notes (only with `beside_the_lock`); ignores store errors.
+        Ignores store errors.
         """
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}

@@ -124,7 +124,7 @@ class GroupWriter:
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """Encode a new file group's base file in memory, with the latest row of each key."""
+        """Encode in memory, with the latest row of each key."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
@@ -396,15 +396,12 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """Return a new file group's id, the same in every attempt of one task."""
+    """The id is the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     # A bucket's file id begins with a digit.
     digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"
-
-
-# -- table services ----------------------------------------------------------------------------------------------------
 
 
 def write_clustered(

@@ -170,7 +170,6 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
 
 
 def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
-    """Return whether all keys differ."""
     before, after = keys[:-1], keys[1:]
     lengths = pc.binary_length(before), pc.binary_length(after)
     rising = pc.or_(pc.less(*lengths), pc.and_(pc.equal(*lengths), pc.less(before, after)))

@@ -153,7 +153,7 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def order_of(columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """Return the rows' positions in ascending order of these columns; null is lowest, NaN highest, and ties stay."""
+    """The order is ascending: null is lowest, NaN highest, and ties stay."""
     parts = [part for column in map(comparable, columns) for part in (pc.is_valid(column), column)]
     names = [str(number) for number in range(len(parts))]
     return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])

@@ -1,4 +1,4 @@
-"""Base files by the location of their table: open them in any process, and look up record keys in them."""
+"""Location of a table, and lookup of record keys in its base files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """Return the location of a table with its open store; its notes also use the lock folder."""
+        """The notes of this place also use the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
@@ -154,7 +154,6 @@ def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextM
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    """Return the match by a column of whole numbers, or None."""
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
     numbers = numbers_of(keys)

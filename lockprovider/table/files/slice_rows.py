@@ -67,7 +67,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Return the match of the logs' keys, the columns to read for it, and rows per batch."""
+    """Also return the columns to read, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, base_file.ROW_GROUP_ROWS

@@ -20,8 +20,6 @@ from lockprovider.table.format.metadata import schema_text
 from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, PARTITIONS_KEY, READABLE_VERSIONS, TableConfig
 
-# -- settings for JVM writers ------------------------------------------------------------------------------------------
-
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
@@ -143,8 +141,6 @@ def with_visibility(config: TableConfig, wanted: str) -> TableConfig:
     return replace(config, raw=MappingProxyType(others | setting))
 
 
-# -- checks ------------------------------------------------------------------------------------------------------------
-
 _ENGINE = "use the engine that made it"
 _KEYS = "hoodie.table.recordkey.fields"
 _MODE = "hoodie.record.merge.mode"
@@ -202,7 +198,7 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return every reason against reads or writes; one against reads prevents writes, too.
+    """A reason against reads prevents writes, too.
 
     With `keeps_listing` the writer maintains a metadata table's listing.
     """

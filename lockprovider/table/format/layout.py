@@ -1,4 +1,4 @@
-"""Names in a table: build and parse paths of data files, markers and partitions, and composite record keys.
+"""Names in a table: build and parse paths and composite record keys.
 
 All paths are relative to the table and use `/`.
 
@@ -107,7 +107,7 @@ def parse_marker(path: str) -> Marker | None:
 
 
 def markers_in(path: str, data: bytes) -> list[Marker]:
-    """Parse the markers in a `markers_file`; skip other lines."""
+    """Parse a `markers_file`; skip other lines."""
     folder = path.rpartition("/")[0]
     with undamaged(f"{path} is no list of markers"):
         return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
@@ -209,7 +209,7 @@ class PartitionStyle:
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the partition values of a path as text; None for the default partition. May raise `InvalidRecords`."""
+        """A value is None for the default partition. May raise `InvalidRecords`."""
         if not self.fields:
             return ()
         folders = [path] if len(self.fields) == 1 else path.split("/")
@@ -301,7 +301,7 @@ class LogFile:
 
     @property
     def merge_order(self) -> tuple[str, int, str]:
-        """The sort key for merges of a slice's logs: by begin time, not by completion."""
+        """Logs merge by begin time, not by completion."""
         return (self.begin, self.version, self.write_token)
 
 

@@ -1,4 +1,4 @@
-"""Codec of the timeline archive: its file names and manifests, and the bytes of new parquet files.
+"""Codec of the timeline archive.
 
 Source: Hudi `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant.avsc`.
 """

@@ -295,7 +295,7 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Decode a container file's one record and convert it with `read`; raise `Corrupt` if either fails."""
+    """Raise `Corrupt` if the one record cannot be decoded or `read`."""
     with undamaged(f"{file_name} cannot be read as {kind}"):
         return read(_one_value(data))
 

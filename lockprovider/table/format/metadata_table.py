@@ -1,4 +1,4 @@
-"""Codec of the metadata table's partition `files`: its records, commits and compactions.
+"""Codec of the metadata table's partition `files`.
 
     __all_partitions__   type 1   {partition: is it deleted}
     <partition>, or .    type 2   {file name: its size, is it deleted}

@@ -79,7 +79,7 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Decode a requested clean, without a JVM plan's whole partitions, in which others may write."""
+    """Leave out a JVM plan's whole partitions, in which others may write."""
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
@@ -301,7 +301,7 @@ def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """Decode a requested clustering; an empty file is an empty plan."""
+    """An empty file is an empty plan."""
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
 

@@ -1,1 +1,1 @@
-"""Reads of a table: scans, row filters, reads at one moment, and changes."""
+"""Reads of a table."""

@@ -1,4 +1,4 @@
-"""Reads at one moment, the history of commits, and the changes between two moments."""
+"""Reads of one moment, and of the changes between two."""
 
 from __future__ import annotations
 

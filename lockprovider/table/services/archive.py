@@ -126,7 +126,6 @@ def _earliest(table: TableContext, timeline: Timeline) -> str:
 
 
 def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
-    """Read what unfinished rollbacks remove."""
     instants = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED) for begin in timeline.pending_rollbacks)
     stored = ((i.file_name, _read(table, i.file_name)) for i in instants if i.file_name in timeline.names)
     return frozenset(decode_rollback_plan(data, name).begin for name, data in stored if data)

@@ -126,7 +126,7 @@ def _decide(table: TableContext, lease: Lease, history: History, files: Manifest
 
 
 def _point_version(table: TableContext, number: int, version: Version | None) -> None:
-    """Write the number to `_version_`; raise `Refused` unless it has this `version` (None: absent)."""
+    """Raise `Refused` unless `_version_` has this `version` (None: absent)."""
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()

@@ -1,4 +1,4 @@
-"""Shared steps of table services: a begin time with a heartbeat, plan and completion under the lock.
+"""Shared steps of table services.
 
 Each step must be safe to repeat: any process may carry out a dead executor's plan.
 

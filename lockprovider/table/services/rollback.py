@@ -1,4 +1,4 @@
-"""Rollback of pending instants, restore to a commit, and the sweep of dead writers' leftovers.
+"""Rollback of pending instants, restore, and sweep.
 
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes; `RestorePlanActionExecutor`,
 `CopyOnWriteRestoreActionExecutor`.

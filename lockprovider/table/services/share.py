@@ -1,4 +1,4 @@
-"""Sharing of a table with JVM Hudi's writers, by its properties; adoption of a bucket index."""
+"""Sharing of a table with JVM Hudi's writers, by its properties."""
 
 from __future__ import annotations
 

@@ -398,10 +398,7 @@ def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
 
 
 def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]:
-    """Return the slices to sample; reads the table.
-
-    At first up to `_COMPARED`, spread over all; later the newest, unless compared.
-    """
+    """Read the table: at first up to `_COMPARED` slices, spread over all; later the newest, unless compared."""
     snapshot = table.current.current_files(table.now().timeline)
     files = sorted((slice_ for slice_ in snapshot.slices if slice_.path), key=lambda slice_: slice_.begin)
     if spellings.compared:

@@ -290,7 +290,7 @@ class CurrentState:
         return (metadata for metadata in commits if metadata.schema_json)
 
     def data_files(self) -> list[Entry]:
-        """List all files of the table except Hudi's metadata."""
+        """List all files except Hudi's metadata."""
         before = self._store.list("", stop_at=_BEFORE_META)
         return before + self._store.list("", start_after=_AFTER_META)
 

@@ -1,4 +1,4 @@
-"""Events of a table, which its watcher gets, and `ShowProgress`, a watcher for terminals and logs."""
+"""Events of a table, which its watcher gets."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Literal, TextIO
 EventKind = Literal[
     "begin",  # an instant was taken, data files may be written
     "written",  # all files are stored, not yet visible
-    "lock_wait",  # the writer requests the table lock
+    "lock_wait",
     "lock_held",
     "committed",  # the completed instant is on the timeline
     "conflict",  # another operation came first, or its snapshot is gone; it will be rolled back
     "rolled_back",  # an instant, own or a dead writer's, was removed with its files
     "lock_released",
-    "cleaned",  # files that no reader needs were removed
-    "archived",  # the oldest instants were moved to the archive
+    "cleaned",
+    "archived",
     "anchored",  # buckets without files got empty ones, for non-blocking writers
-    "compaction_scheduled",  # a plan to merge log files exists
+    "compaction_scheduled",
     "compaction_unscheduled",
     "compacted",
     "listing_compacted",  # log files of the metadata table were merged
-    "clustering_scheduled",  # a plan to join small files exists
+    "clustering_scheduled",
     "clustering_unscheduled",
     "clustered",
-    "savepoint",  # a commit's files are kept
-    "restored",  # later commits were taken back
+    "savepoint",
+    "restored",
     "service_failed",  # the writer's own compaction or clustering failed; its commit stands
     "retry",  # the transaction restarts from a fresh snapshot
     "progress",  # a step began, or a part of it is done; see `ShowProgress`

@@ -75,7 +75,6 @@ class ListingState:
 
     Attributes:
         log: the log in which its timeline was listed; empty without one.
-        compacted: when it was compacted last.
         schema: of its files; empty if not read.
         logs: the number of commits since.
     """

@@ -1,4 +1,4 @@
-"""Concurrent requests to a table's store, and reads that repeat after interference."""
+"""Concurrent requests, and reads that repeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions from names and metadata alone: timeline, snapshots, conflicts, retention, archival. Pure: no requests.
+"""Decisions from names and metadata alone. Pure: no requests.
 
 May import: format and below.
 """

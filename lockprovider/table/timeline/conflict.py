@@ -295,7 +295,7 @@ class BatchId:
 
     @classmethod
     def of(cls, stream: object, batch: object, run: str = "", write: int = 1) -> BatchId:
-        """Return the id for a user's values; may raise `InvalidInput`."""
+        """May raise `InvalidInput`."""
         if not isinstance(stream, str) or not stream or {"@", "#"} & {*stream}:
             raise InvalidInput(f"stream_id={stream!r} must be a text without '@' and '#': give each stream its own")
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 0:

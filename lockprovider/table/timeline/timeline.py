@@ -25,12 +25,12 @@ class Timeline:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Parse file names in the timeline folder; skips names of other files."""
+        """Skip names of other files."""
         return cls(tuple(instant for name in sorted(names) if (instant := parse_instant(name)) is not None))
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], other_names: Iterable[str]) -> Timeline:
-        """Make a timeline of completed writes and the file names of other instants."""
+        """Make the timeline of completed writes and other instants."""
         return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
@@ -96,7 +96,7 @@ class Timeline:
 
     @cached_property
     def latest_completed_begin(self) -> str:
-        """The latest begin time of a completed instant, or an empty text."""
+        """Empty without completed instants."""
         return max((instant.begin for instant in self.instants if instant.is_completed), default="")
 
     @cached_property
@@ -176,14 +176,14 @@ class Timeline:
         return self.pending(Action.ROLLBACK)
 
     def pending(self, *actions: Action) -> tuple[str, ...]:
-        """Return the begin times of uncompleted instants of these actions, oldest first."""
+        """Return begin times of uncompleted instants, oldest first."""
         as_write = not _SERVICES.isdisjoint(actions)  # completed, they are named like a commit
         instants = self.perhaps_pending
         done = {i.begin for i in instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
         return tuple(sorted({i.begin for i in instants if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
-        """Return the file names of a write's requested and inflight states, inflight last."""
+        """Return the pending states' file names, inflight last."""
         pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
 

@@ -39,7 +39,7 @@ LastArchived = Callable[[], str]  # returns the last archived completion time, o
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:
-    """Return the moment that a version names; may raise `InvalidInput` or `HistoryGone`."""
+    """May raise `InvalidInput` or `HistoryGone`."""
     if isinstance(version, AsOf):
         return AsOf.of(version)
     return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, last_archived))

@@ -184,7 +184,7 @@ def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[st
 
 
 def html_facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Render an HTML table of name and value pairs; every text is escaped."""
+    """Render an HTML table; every text is escaped."""
     body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table><caption>{escape(title)}</caption><tbody>{body}</tbody></table>"
 

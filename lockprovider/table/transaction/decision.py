@@ -1,4 +1,4 @@
-"""A commit to decide (`Proposal`), whether it may follow the table's state, and its file name in a group commit.
+"""A commit to decide (`Proposal`), and whether it may follow the table's state.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`, `ConcurrentOperation`, `ClusteringUtils`.
 """

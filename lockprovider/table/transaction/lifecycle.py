@@ -1,4 +1,4 @@
-"""The life of one instant of a writer: the states of its transaction, its start, and its commit.
+"""The life of one instant of a writer.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """

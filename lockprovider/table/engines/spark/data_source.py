@@ -58,7 +58,7 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """The data source. Spark pickles it into the process of the next call."""
+    """Spark pickles it into the process of the next call."""
 
     _pinned: str | None = None  # completion time that a loaded DataFrame shows
 
@@ -162,7 +162,7 @@ def _rows_as(schema: StructType, read: Callable[..., pa.Table], *arguments: obje
 
 
 def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list[InputPartition]:
-    """Split a scan into tasks, one per file slice; reads nothing."""
+    """Make one task per file slice; reads nothing."""
     template = replace(scan, slices=())
     read = partial(_rows_as, schema, read_slice, table.place, template)
     return [InputPartition(partial(read, file_slice)) for file_slice in scan.slices]
@@ -210,7 +210,7 @@ def changed(
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """Return the last write's completion time; empty without writes."""
+    """Return an empty text without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
@@ -326,7 +326,6 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         )
 
     def _completed_after(self, start: str) -> list[Instant]:
-        """List the timeline, and return the commits after `start`, in order of completion, up to `_target` or now."""
         table = self._table
         until = latest_completion(table.timeline())
         if until <= start:

@@ -106,9 +106,6 @@ def changes(
     return Feed(rows, changed.checkpoint, tuple(commit.begin for commit in changed.commits))
 
 
-# -- one call, one transaction -----------------------------------------------------------------------------------------
-
-
 def append(
     table: TableContext,
     rows: DataFrame,
@@ -159,9 +156,6 @@ def insert_overwrite(
     """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
-
-
-# -- inside a transaction ----------------------------------------------------------------------------------------------
 
 
 def read(
@@ -327,11 +321,8 @@ def delete_where(
     txn.add(jobs.write_changes(jobs.Steps(txn, "delete", 1), start_for_tasks(txn, schema), deletes, numbered))
 
 
-# -- services ----------------------------------------------------------------------------------------------------------
-
-
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Merge log files into new base files like `Table.compact`: one task per file slice."""
+    """Compact like `Table.compact`: one task per file slice."""
     return compact_by(table, on_executors(jobs.session(spark)), instant)
 
 
@@ -364,9 +355,6 @@ def on_executors(spark: SparkSession) -> Runner:
         return (WriteStat(**row.asDict()) for row in rows)
 
     return run
-
-
-# -- base files that Spark reads itself --------------------------------------------------------------------------------
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
@@ -412,7 +400,7 @@ def _is_read_otherwise(column: pa.Field) -> bool:
 
 
 def _by_row(column: pa.Field) -> str:
-    """Select a column; a filter on floats must see rows, as statistics cannot express NaN and -0."""
+    """A filter on floats must see rows, as statistics cannot express NaN and -0."""
     name = f"`{column.name}`"
     return f"nanvl({name}, {name}) as {name}" if types.is_floating(column.type) else name
 

@@ -124,13 +124,13 @@ def write_changes(
 def write_new_groups(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
-    """Run the last job, which writes rows into new file groups; a row outside of `within` raises InvalidRecords."""
+    """Run the last job; a row outside of `within` raises InvalidRecords."""
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
     return collect_stats(stats, rows.schema, steps.at(steps.of, "write files"))
 
 
 def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
-    """Run a writing job exactly once, and return its statistics."""
+    """Run a writing job exactly once."""
     return (WriteStat(**row.asDict()) for row in collect_rows(stats, handed, step))
 
 
@@ -216,7 +216,7 @@ def keyed_changes(
 
 
 def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
-    """Run the first job, and return each partition path's number of changes."""
+    """Run the first job; count by partition path."""
     rows = collect_rows(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 

@@ -181,7 +181,7 @@ class SparkOptions:
 
     @property
     def settings(self) -> TableSettings:
-        """Settings of the writer: optimistic unless Hudi's key says otherwise."""
+        """Optimistic unless Hudi's key says otherwise."""
         return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
 
     def open(self) -> TableContext:

@@ -141,7 +141,7 @@ def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
 
 @dataclass
 class _Reader:
-    """Cursor over the tokens of a text: methods consume tokens, and raise InvalidInput with the position."""
+    """Methods consume tokens, and raise InvalidInput with the position."""
 
     text: str
     tokens: list[Token]
@@ -149,7 +149,7 @@ class _Reader:
 
     @property
     def word(self) -> str:
-        """The next word or sign in upper case; empty at the end and for quoted tokens."""
+        """Upper case; empty at the end and for quoted tokens."""
         if self.at >= len(self.tokens) or self.tokens[self.at].token_type in _QUOTED:
             return ""
         return self.tokens[self.at].text.upper()

@@ -58,7 +58,7 @@ def change_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Batches]:
-    """Make a function that yields the rows that `change` makes of each batch."""
+    """Make a function that applies `change` to each batch."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -68,7 +68,7 @@ def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Bat
 
 
 def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
-    """Make a function that yields the results of `each` for the pieces of `work` whose numbers it gets."""
+    """Make a function that applies `each` to the pieces of `work` whose numbers it gets."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -206,7 +206,7 @@ class Numbered:
 
     @property
     def tasks(self) -> int:
-        """The number of writing tasks: two per group, as groups may share a hash."""
+        """Two tasks per group, as groups may share a hash."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
     def by_bucket(self, partitions: pa.DictionaryArray, row_buckets: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

@@ -78,7 +78,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return the distribution's version for `__version__`, looked up on each use; other names raise AttributeError."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - slow
 

@@ -37,7 +37,7 @@ from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Version, Won, Wr
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The store performed the write or delete; `version` is None without one."""
+    """The store performed the write or delete."""
 
     version: Version | None
 

@@ -1,4 +1,4 @@
-"""`AsyncStore`: conditional writes with a reliable outcome, for async callers."""
+"""`AsyncStore`, for async callers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AsyncStore:
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
-        """Open a store on an fsspec filesystem, with its credentials and endpoint.
+        """See `Store.from_filesystem`.
 
         >>> import fsspec
         >>> AsyncStore.from_filesystem(fsspec.filesystem("memory"), "/docs/store")
@@ -86,7 +86,7 @@ class AsyncStore:
         return f"<AsyncStore {url_of(self.backend.name, self.root)!r}>"
 
     def below(self, folder: str) -> AsyncStore:
-        """Return a store on the same connections, rooted at `folder` below this root; sends nothing.
+        """See `Store.below`.
 
         >>> outcome = await store.below("folder").put_if_absent("b", b"2")
         >>> info = await store.head("folder/b")
@@ -105,7 +105,7 @@ class AsyncStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The documented capabilities of this kind of store."""
+        """See `Store.capabilities`."""
         return self.backend.capabilities
 
     @property

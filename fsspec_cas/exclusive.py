@@ -212,12 +212,10 @@ class Exclusive:
 
     @property
     def outcome(self) -> Outcome | None:
-        """The result of `close`; None before it, and after `abort`."""
         return self._async.outcome
 
     @property
     def closed(self) -> bool:
-        """True if the writer is closed or aborted."""
         return self._async.closed
 
     @property

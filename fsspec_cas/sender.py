@@ -69,7 +69,7 @@ Sending = Ask[FinishAnswer]
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries, from now on; logs one warning after 5 s."""
+    """Time budget of one call with all its tries, from now on."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world
@@ -130,10 +130,7 @@ class RetryBudget:
 
 
 class Sender:
-    """Sends the requests of one store. `timeout` (seconds) is for a whole call.
-
-    `on_throttled` is called for each throttled answer, before the next request.
-    """
+    """Sends the requests of one store. `timeout` (seconds) is for a whole call."""
 
     def __init__(
         self, backend: Backend, world: World, drive: Drive, on_throttled: Callable[[], None] | None = None

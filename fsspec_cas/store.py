@@ -1,4 +1,4 @@
-"""`Store`: conditional writes with a reliable outcome, for sync callers."""
+"""`Store`, for sync callers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ T = TypeVar("T")
 class Store:
     """Conditional writes below one root, for sync callers, with the methods of `AsyncStore`. Thread-safe.
 
-    "Outcomes" in `fsspec_cas/README.md` has the promises; `Won` and `Lost` document their limits. Paths are relative to
-    the root.
+    "Outcomes" in `fsspec_cas/README.md` has the promises; `Won` and `Lost` document their limits.
 
     `s3`, `gcs` and `azure` run on fsspec's loop thread; local files, memory and `client="obstore"` in the calling
     thread.

@@ -49,7 +49,7 @@ Operation = Literal["put", "head", "get", "delete", "list_page", "begin", "add",
 class ManualClock:
     """A deterministic `World`: time advances only by `advance()` or `sleep()`; ids count up from 1.
 
-    `sleeps` records the pauses, in seconds. `random()` returns `draw`.
+    `sleeps` records the pauses, in seconds.
 
     >>> clock = ManualClock(now_s=1000.0, draw=0.25)
     """

@@ -1,8 +1,5 @@
 """Tables of Hudi's keys: honoured, without effect, or refused.
 
-Keys under `OWNED` must be in a table. Others are accepted, unless they look like a misspelt honoured key, or `_VALUES`
-refuses their value.
-
 Source: Hudi 1.3.0-SNAPSHOT, with older names. Hudi 1.2.0 has no other such keys.
 """
 

@@ -20,7 +20,6 @@ from fsspec_cas.machine import Machine
 
 __all__ = ["Backend", "Relay", "attributes_of", "backend_for", "is_remote", "off_thread", "service_key", "split_url"]
 
-# protocol -> (module, class, pip extra)
 _BACKENDS = {
     "file": ("local", "LocalBackend", ""),
     "local": ("local", "LocalBackend", ""),

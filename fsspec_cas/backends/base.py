@@ -39,20 +39,17 @@ class Backend(Protocol):
         """Prefix of this store's versions, e.g. `s3`."""
 
     @property
-    def capabilities(self) -> Capabilities:
-        """Documented capabilities of this kind of store."""
+    def capabilities(self) -> Capabilities: ...
 
     @property
-    def attribute_rules(self) -> AttributeRules:
-        """Attributes that the store keeps with an object."""
+    def attribute_rules(self) -> AttributeRules: ...
 
     @property
     def blocking(self) -> bool:
         """True if the coroutines never suspend, so need no event loop."""
 
     @property
-    def part_rules(self) -> PartRules:
-        """Limits of an upload's parts."""
+    def part_rules(self) -> PartRules: ...
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         """Write the whole object, identity and attributes, under the write's condition."""

@@ -77,8 +77,6 @@ class StoreRequest:
 
 
 class HttpReply:
-    """An HTTP response for a dialect."""
-
     __slots__ = ("_body", "_headers", "_status")
 
     def __init__(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:

@@ -24,8 +24,7 @@ A_co = TypeVar("A_co", covariant=True)
 class Drive(Protocol):
     """Runs coroutines for a sync caller."""
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine; return its result or raise its error."""
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a clean-up coroutine without waiting for a network."""

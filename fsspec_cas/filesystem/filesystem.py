@@ -1,4 +1,4 @@
-"""The fsspec filesystem `cas`: any supported filesystem, with conditional writes."""
+"""`CasFileSystem`, and its exclusive files."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
     @property
     def capabilities(self) -> Capabilities:
-        """The documented capabilities of this kind of store."""
+        """See `Store.capabilities`."""
         return self.cas_backend.capabilities
 
     @property

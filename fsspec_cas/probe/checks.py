@@ -41,7 +41,7 @@ _PATIENCE = 13  # "not now" answers in a row
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: `proves` names the property, `evidence` what happened."""
+    """The result of one check: `proves` names the property."""
 
     name: str
     proves: str

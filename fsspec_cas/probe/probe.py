@@ -43,7 +43,7 @@ class ProbeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings of one probe; `left_behind` are paths that remain."""
+    """All findings of one probe."""
 
     root: str
     kind: str

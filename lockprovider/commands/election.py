@@ -1,4 +1,4 @@
-"""Commands of elections: `lockprovider elect` and `leader`."""
+"""Commands of elections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about one lock: `lockprovider status`, `watch`, `break`, `audit` and `run`."""
+"""Commands about one lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of queues: `lockprovider queue`."""
+"""Commands of queues."""
 
 from __future__ import annotations
 

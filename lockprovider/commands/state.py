@@ -1,4 +1,4 @@
-"""Commands of state files: `lockprovider state`."""
+"""Commands of state files."""
 
 from __future__ import annotations
 

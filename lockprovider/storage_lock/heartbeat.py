@@ -44,7 +44,7 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` every `interval_s` seconds, sooner after a failure, until stopped for a release.
 
-    Else it marks the lease as lost. With `keeps=False` an unreferenced lease is collected, and released.
+    With `keeps=False` an unreferenced lease is collected, and released.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ def _renewed(lease: Beating) -> bool:
 
 
 class Pulse:
-    """Thread of successive heartbeats, which looks for one twice in an interval, and ends after two looks in vain."""
+    """Thread of successive heartbeats."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None

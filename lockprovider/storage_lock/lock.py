@@ -96,7 +96,6 @@ class Lock:
 
     @property
     def world(self) -> World:
-        """Source of time, randomness and ids."""
         return self._world
 
     @property

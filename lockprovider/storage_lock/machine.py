@@ -1,4 +1,4 @@
-"""The lease machine, pure: its events, effects and states, and every decision about the lock."""
+"""The lease machine, pure: every decision about the lock."""
 
 from __future__ import annotations
 
@@ -51,9 +51,6 @@ class Sent:
 
 
 Became = Literal["there", "open", "over"]
-
-
-# -- events ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +137,6 @@ class Tick:
 Event = TakeLock | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending | Renew | Commit | Release | Look | Tick
 
 
-# -- effects -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
     """Read the lock record."""
@@ -189,9 +183,6 @@ class Ended:
 
 
 Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
-
-
-# -- states ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +239,6 @@ class Lost:
 
 State = Idle | Held | Writing | Checking | Rolling | Lost
 Step = tuple[State, Effect | None]
-
-
-# -- the machine -------------------------------------------------------------------------------------------------------
 
 
 def step(me: Me, state: State, event: Event) -> Step:

@@ -1,7 +1,6 @@
 """Metrics of a lock, under Hudi's names, for `lockprovider.lock(url, on_metric=Counters())`.
 
-Counter values are to be added; timers and the gauge are milliseconds. A group commit counts as an acquisition, an inner
-acquisition does not.
+A group commit counts as an acquisition, an inner acquisition does not.
 
     lock.acquire.attempts                begun acquisitions (Hudi: those that succeeded)
     lock.acquire.success, .failure       their results

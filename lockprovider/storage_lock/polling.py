@@ -209,8 +209,6 @@ def _patience_s(waiter: Waiter, observation: Observation) -> float:
     return FIRST_S + _turn_s(observation) / _POLLS + _LATENCIES * waiter.latency_s
 
 
-# -- the waiters in the record: their order, the length of a turn, and the yield window --------------------------------
-
 _WAITERS_FIRST_S = 0.25
 
 

@@ -264,9 +264,6 @@ class Publisher:
         return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()
 
 
-# -- the steps of a publish --------------------------------------------------------------------------------------------
-
-
 def digest_at(store: Store, path: str, timeout_s: float = _REQUEST_S) -> str | None:
     content = store.read_or_none(path, timeout=timeout_s)
     return None if content is None else digest(content.data)

@@ -257,8 +257,6 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
     return fields | {n: v for n, v in (("user", holder.user), ("command", holder.command)) if v}
 
 
-# -- publishes, and the log of the last ones ---------------------------------------------------------------------------
-
 _LEVEL = 3  # a tenth more bytes than 6, in half the time
 _PACKED = 16384  # bytes; each waiting client reads them
 MOST_ENTRIES = 128

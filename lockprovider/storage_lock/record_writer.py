@@ -20,7 +20,7 @@ class Applying:
     It uses background threads; for a local store, the caller's. Not promised: that all is applied; the rest stays
     pending.
 
-    `last_applied`: the last publish known to be applied, with all before it. `failed`: why the last run ended early.
+    `last_applied`: the last publish known to be applied, with all before it.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:

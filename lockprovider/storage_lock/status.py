@@ -1,4 +1,4 @@
-"""A lock from outside, for operators: read its status, describe it and its changes, and break it."""
+"""A lock from outside, for operators."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
 
     async def open(self) -> None:
         await super().open()
-        sends_once(self.session)  # aiohttp would re-send a broken PUT or DELETE
+        sends_once(self.session)
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
         """Send once, store the reply in the trip, and raise Answered.

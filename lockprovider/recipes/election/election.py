@@ -144,7 +144,6 @@ class Election(Recipe):
         return min(pause, max(0.0, deadline_s - now_s))
 
     def _not_elected(self, leader: Leader | None) -> NotElected:
-        """Return the error that names this candidate, if it leads, or else `leader`."""
         term = self._term
         if term is not None and not term.lost.is_set():
             return NotElected(f"this candidate leads {self.path!r} already, in term {term.epoch}", self.name)

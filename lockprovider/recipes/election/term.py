@@ -1,4 +1,4 @@
-"""`Term` of an elected candidate, the candidate's requests, and the end of its work."""
+"""`Term` of an elected candidate."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Candidate:
         self._store_check = StoreCheck(store, path)
         self._object = Cached(store, path, timeout=_REQUEST_S, world=world)
         self._guard = threading.Lock()
-        self.observed: Observed | None = None  # result of the last `look`
+        self.observed: Observed | None = None
         self._decoded: tuple[Content, ElectionRecord] | None = None
         self._highest = 0
 

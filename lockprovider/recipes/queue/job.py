@@ -309,7 +309,7 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs all jobs' claims by one operation, on a thread that lives while jobs do."""
+    """Prolongs all jobs' claims."""
 
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit

@@ -1,13 +1,10 @@
-"""Operations on a queue, lapsed claims, and the codec for brokers. Pure, except that operations change `Contents`.
+"""Operations on a queue. Pure, except that operations change `Contents`.
 
 Each operation recognizes its own repeat, so it can be sent again after a lost answer:
 
-1. A put is known by (producer, seq). Of two clients with one producer's name, the slower is refused, and never takes
-   the other's message for its own.
+1. A put is known by (producer, seq).
 2. A claim is known by the token that its client has chosen.
-3. The end of a claim (ack, nack, bury) is known by message and token; for any other claim it raises `ClaimLost`.
-
-A message with a key is delivered when no other of its key is claimed, and all earlier ones are done.
+3. The end of a claim (ack, nack, bury) is known by message and token.
 """
 
 from __future__ import annotations

@@ -99,10 +99,7 @@ class _Progress:
 
 
 class QueueWriter:
-    """Writes batches of operations, one at a time; caches the queue.
-
-    After a lost answer or race it searches the queue for its writes' ids, or else sends the operations again.
-    """
+    """Writes batches of operations, one at a time; caches the queue."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World, broker: Broker[QueueOperation]) -> None:
         self.store = store

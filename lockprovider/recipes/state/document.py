@@ -1,4 +1,4 @@
-"""Contents of a state's object, codecs of its values, and differences between values. Pure.
+"""Contents of a state's object. Pure.
 
 {"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms, "reason":
 text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}

@@ -1,15 +1,12 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
 1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of a ring of R places.
-2. After a refusal the writer reads the place. Slot s with this batch: written. Slot s with another batch: never
-   written. An earlier slot: the same bytes are sent again.
+2. After a refusal the writer reads the place: see `Appending.looked`.
 3. A later slot: the place was used again, and the table of producers in the last slot decides, number by number.
 4. A writer that lost searches the end again: slot by slot, it would never win.
 
 Numbers in the log when a client takes the producer's name may be repeated. Any other number out of order is refused:
 taken for a repeat, its record would be lost.
-
-Clients that do not lead have the epoch of their first write, and append while no leader does.
 """
 
 from __future__ import annotations

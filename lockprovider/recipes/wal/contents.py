@@ -1,4 +1,4 @@
-"""Contents of a log: its slots, its manifest, and what its callers get. Pure."""
+"""Contents of a log. Pure."""
 
 from __future__ import annotations
 

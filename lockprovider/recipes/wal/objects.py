@@ -237,11 +237,7 @@ _FIRST_POLL_S = 0.05
 def follow(
     objects: LogObjects, start: Callable[[], Position], idle_s: float = 1.0, timeout: float | None = None
 ) -> Iterator[LogBatch]:
-    """Return an iterator over the slots with records from a position on, and the seal, which ends it.
-
-    At the end it polls for new slots, at growing intervals up to `idle_s`, and ends after `timeout` seconds without
-    one.
-    """
+    """Return an iterator over the slots as `_followed` yields them, from the position that `start` returns."""
     idle_s, timeout_s = check_seconds(idle_s, "idle_s"), None if timeout is None else check_seconds(timeout)
     position = start()
     if position.slot < objects.manifest(fresh=True).floor:

@@ -167,7 +167,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return Leader(self._batcher, self._objects, self._writer, producer, epoch=led)
 
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
-        """End the log for good, and return its end: it takes no more records. May be repeated.
+        """End the log for good, and return its end. May be repeated.
 
         Clients that append or read later get `successor`. While a leader appends, `fence` must be its epoch or a newer
         one.
@@ -189,8 +189,6 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
     def read(self, start: Start = "oldest") -> Iterator[LogBatch]:
         """Return an iterator over the records from a position to the end, one batch for each slot.
-
-        The end of a sealed log is a batch without records.
 
         Raises:
             Trimmed: the position is no longer kept.

@@ -22,6 +22,7 @@ HAND_OVER_S = 10.0
 _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
+_LONGEST_S = 100 * 365.25 * 86_400
 _NEEDED = ("validity", "timeout", "poll")
 _ROUNDING = 1e-9
 
@@ -31,7 +32,8 @@ class LockSettings:
     """Settings of a lock, with Hudi's words and defaults; all times are seconds.
 
     Attributes:
-        validity: how long a lease lives without renewal (`hoodie.write.lock.storage.validity.timeout.secs`).
+        validity: how long a lease lives without renewal, at most 100 years
+            (`hoodie.write.lock.storage.validity.timeout.secs`).
         renew: the interval of renewals, by default a tenth of `validity`
             (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
@@ -77,6 +79,8 @@ class LockSettings:
             raise InvalidSettings(f"validity, renew, poll and max_hold must be above zero: {shown}")
         if timeout < 0:
             raise InvalidSettings(f"timeout must not be below zero: {shown}")
+        if validity > _LONGEST_S:
+            raise InvalidSettings(f"validity must be at most {_LONGEST_S:.0f}, or readers refuse the record: {shown}")
         if validity < _RENEWALS_PER_VALIDITY * every * (1 - _ROUNDING):
             raise InvalidSettings(
                 f"validity={validity:g} must be at least {_RENEWALS_PER_VALIDITY} x renew={every:g}: "

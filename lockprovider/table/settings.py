@@ -300,9 +300,9 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
     interval_s, misses = settings.interval_s, settings.misses
-    if not isinstance(interval_s, (int, float)) or not 0 < interval_s < math.inf:
+    if not isinstance(interval_s, (int, float)) or isinstance(interval_s, bool) or not 0 < interval_s < math.inf:
         raise InvalidSettings(f"interval_s={interval_s!r} must be a number of seconds above zero ({_INTERVAL_KEY})")
-    if not isinstance(misses, int) or misses < 1:
+    if not isinstance(misses, int) or isinstance(misses, bool) or misses < 1:
         raise InvalidSettings(f"misses={misses!r} must be a whole number, 1 or more ({_MISSES_KEY})")
 
 

@@ -29,8 +29,10 @@ def test_validity_below_ten_renewals_is_refused_naming_both_settings() -> None:
         assert part in said
 
 
-@pytest.mark.parametrize("wrong", [{"validity": 0}, {"renew": 0}, {"renew": -1}, {"poll": 0}], ids=str)
-def test_setting_that_must_be_positive_is_refused_by_name(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"validity": 0}, {"validity": 4e9}, {"renew": 0}, {"renew": -1}, {"poll": 0}], ids=str
+)
+def test_setting_out_of_range_is_refused_by_name(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(ValueError, match=name):
         LockSettings(**wrong)

@@ -149,7 +149,7 @@ class Sender:
         return answered_ms + round((self._world.monotonic_s() - sent_s) * 1000)
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
-        """Put the data, or delete the object, with retries; return the outcome.
+        """Put the data, or delete the object, with retries.
 
         Raises StoreError or NotSupported if no copy was or will be applied.
         """

@@ -160,7 +160,6 @@ def is_remote(backend: Backend) -> bool:
 
 
 def off_thread(backend: Backend) -> Backend:
-    """Return the backend for async callers; a blocking one's calls then run on threads."""
     return _OffThread(backend) if backend.blocking else backend
 
 

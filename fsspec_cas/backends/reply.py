@@ -38,7 +38,6 @@ class Verb(Enum):
 
     @property
     def conditional(self) -> bool:
-        """True if the request changes an object under a condition."""
         return self.writes or self is Verb.DELETE_MATCH
 
 
@@ -96,7 +95,6 @@ class HttpReply:
         return Unproven(text, status == 429, later_s(self._headers), proxy)
 
     def brief(self) -> str:
-        """Return status, content type and a failure's beginning."""
         kind = self._headers.get("content-type", [""])[0].partition(";")[0]
         text = self._body[:_BRIEF_CHARACTERS].decode("utf-8", "replace") if not 200 <= self._status < 300 else ""
         return " ".join(filter(None, (str(self._status), kind, repr(text) if text else "")))

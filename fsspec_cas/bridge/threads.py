@@ -151,7 +151,7 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread, or run it here; return its future."""
+        """Start the call on a thread, or run it here."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -204,7 +204,7 @@ class Background:
 
 
 def run_here(call: Callable[[], T]) -> Later[T]:
-    """Run the call here, and return its future; an interrupt is raised."""
+    """Run the call here; an interrupt is raised."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())

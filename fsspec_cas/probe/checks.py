@@ -93,7 +93,7 @@ class Bench:
         return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
-        """Send a write of new bytes, repeated while not applied; return the raw answer."""
+        """Send a write of new bytes, repeated while not applied."""
         write, body = self.new_write(path, condition), self.body()
         answer = await retry_while_not_applied(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, UploadGone):
@@ -104,7 +104,7 @@ class Bench:
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """Send one delete, repeated while not applied; return the raw answer."""
+        """Send one delete, repeated while not applied."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 

@@ -1,8 +1,6 @@
 """Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report.
 
-Each pipeline computes its remaining work from the metadata of completed commits. By a pipe, it sends its table's events
-and its `Step`s. It receives `go` (all have started), `ingest` (that pipeline ended early) and `alone` (all pipelines
-have ended).
+Each pipeline computes its remaining work from the metadata of completed commits.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The rules that "A broker" in `lockprovider/recipes/README.md` leaves out:
 
-1. A broker answers when its write is done. Without an answer, operations may be done (`sent`).
+1. A broker answers when its write is done.
 2. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
    each draft. If it misses the close, its write fails once the other process has written.
 3. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.

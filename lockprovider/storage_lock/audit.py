@@ -1,7 +1,5 @@
 """Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
 
-While the switch is on, each holder writes one file, with a line for the take, each renewal and the release.
-
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
 

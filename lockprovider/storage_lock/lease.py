@@ -222,7 +222,8 @@ class Lease:
     def renew(self) -> bool:
         """Prolong the lease now, and apply decided publishes that are left; store errors pass.
 
-        Returns False if the outcome is unknown or the lease is over. A loss noticed here calls `on_lost`.
+        Returns False if the outcome is unknown, if the write settled an earlier one instead, or if the lease is over;
+        `check` tells. A loss noticed here calls `on_lost`.
 
         >>> lease.renew()
         True

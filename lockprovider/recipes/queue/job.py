@@ -368,12 +368,16 @@ class ClaimHeartbeat:
 
         Errors of store and queue are ignored.
         """
+        newest = {job.n: job for job in jobs}
+        for job in jobs:
+            if newest[job.n] is not job:  # its message was claimed again
+                job.lost.set()
         sent_s = self._world.monotonic_s()
         try:
-            lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()
+            lost = self._submit(Beat(tuple((job.n, job.token) for job in newest.values()))).result()
         except (CasError, CoordinationError):
             return
-        for job in jobs:
+        for job in newest.values():
             if job.n in lost:
                 job.lost.set()
             else:

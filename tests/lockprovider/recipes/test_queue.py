@@ -319,6 +319,21 @@ def test_job_learns_without_a_request_that_its_claim_lapsed(store) -> None:
     assert job.lost.is_set()
 
 
+def test_heartbeat_keeps_the_claim_of_a_message_claimed_again(store, monkeypatch) -> None:
+    clock = ManualClock()
+    made(store, visible_s=60).put("a")
+    queue = Queue(Store(store.backend, store.root, world=clock), PATH, world=clock)
+    monkeypatch.setattr(queue._heartbeat, "add", lambda _: None)
+    former = queue.claim()
+    assert queue.claim() is None
+    clock.advance(62)
+    again = queue.claim()
+    assert again.n == former.n
+    queue._heartbeat.beat([former, again])
+    assert (former.lost.is_set(), again.lost.is_set()) == (True, False)
+    again.check()
+
+
 def test_late_heartbeat_does_not_stop_later_heartbeats(store, monkeypatch) -> None:
     """DotNetWorkQueue #335: one late heartbeat stopped the beating for good."""
     monkeypatch.setattr(job_module, "_BEATS", 6000)

@@ -319,7 +319,7 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
     """Return the progress after a head, and the next step.
 
-    No answer repeats the head; this write's id is `Won`. Else send again while the condition holds, or end.
+    Without an answer repeat the head; this write's id is `Won`. Else send again while the condition holds, or end.
     """
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
@@ -342,7 +342,7 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 
 
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
-    """Choose the next step when a head shows the condition still true: send again, after a refusal in another dialect.
+    """Choose the next step when a head shows the condition still true: send again, in another dialect after a refusal.
 
     A fifth refusal, or a write that cannot be sent again, ends it.
     """

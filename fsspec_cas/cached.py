@@ -97,9 +97,9 @@ class ReadState(Generic[T]):
         return replace(self, reads_begun=read.number, read=read), read
 
     def with_answer(self, read: SharedRead[T], content: T | None) -> ReadState[T]:
-        """End a read; `content` (None: no object) becomes `known` unless a write was won here since the read began.
+        """Return the state after `read`: `known` is `content` (None: no object) unless a write was won since it began.
 
-        An overlap with a write leaves no age.
+        An overlapping write clears `as_of_s`.
         """
         return replace(
             self,
@@ -197,7 +197,7 @@ class _Shared:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Yield a record of one write; when the block ends, even by an error, update the cached state.
+        """Yield a `_Writing` for the block's data and outcome; at its end, even by an error, update the cached state.
 
         A won write's content is cached; else the cached age is forgotten.
         """

@@ -271,7 +271,7 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
-        """Return the function that sends this write once: a put, or a delete, whose success carries `condition`."""
+        """Return the function that sends this write once: a put, or a delete, whose `Applied` carries `condition`."""
         removed = None if isinstance(write.condition, Absent) else write.condition
 
         async def remove(*, timeout_s: float) -> WriteAnswer:

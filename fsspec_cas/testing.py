@@ -254,7 +254,10 @@ class Faulty(Relay):
             await late_request.ask()
 
     async def relay(self, name: str, ask: Ask) -> Any:
-        """Deliver the late requests that are due, record the call, and send it with its planned fault."""
+        """Deliver the late requests that are due, record the call, and send it with its planned fault.
+
+        An abort is only sent.
+        """
         if name == "abort":
             return await ask()
         operation: Operation = name  # type: ignore[assignment] # no other names exist
@@ -271,7 +274,10 @@ class Faulty(Relay):
         return await self._suffer(fault, ask)
 
     async def _suffer(self, fault: Fault, ask: Ask) -> Any:
-        """Send the request with this fault; return its answer, or `NoAnswer` if lost or late. An interrupt raises."""
+        """Send the request with this fault; return its answer, `NotApplied` if refused, `NoAnswer` if lost or late.
+
+        An interrupt raises.
+        """
         match fault:
             case Refuse(retry_after_s):
                 return NotApplied("refused by plan", retry_after_s)
@@ -304,9 +310,9 @@ _PHRASES = {200: "OK", 302: "Found", 404: "Not Found", 503: "Service Unavailable
 
 
 def http(status: int, body: bytes = b"", *, version: str = "1.1", length: bool = True, **headers: object) -> bytes:
-    """Return an answer as bytes; `_` in a header's name stands for `-`, and a tuple repeats the header.
+    """Return an HTTP response as bytes, with `Connection: close`; a tuple repeats the header.
 
-    Unless `length`, it has no Content-Length.
+    `_` in a name stands for `-`. Unless `length`, it has no Content-Length.
     """
     lines = [f"HTTP/{version} {status} {_PHRASES.get(status, 'Answer')}"]
     if length and status != 204:
@@ -433,7 +439,10 @@ class Rule:
     fired: int = 0
 
     def takes(self, method: str, target: str) -> bool:
-        """Return whether the rule answers this request, and count it in `fired`; one to skip lowers `skip`."""
+        """Return True, and count it in `fired`, if the rule answers this request.
+
+        A match to skip lowers `skip`, and gets False.
+        """
         if not self.match(method, target) or (self.times is not None and self.fired >= self.times):
             return False
         if self.skip:
@@ -479,7 +488,10 @@ class Gateway:
         self._thread.join()
 
     def _answer(self, request: _Peer) -> bytes:
-        """Record the request; return the raw answer of a rule, of the portal, or of the server."""
+        """Record the request; return the raw answer of a rule or of the server.
+
+        The portal's address answers unrecorded.
+        """
         method, target = request.command, request.path
         if target.startswith(_PORTAL):
             return _PORTAL_ANSWER

@@ -116,7 +116,10 @@ class HttpBackend(Backend):
         self.gives_request_ids, self._pinned = True, True
 
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request, and up to two more that confirm an unproven reply (never of a write); return the answer.
+        """Send the request; return the answer.
+
+        An unproven reply may take a listing, which shows if request ids are given, and (never of a write) a confirming
+        read.
 
         Raises CasError if re-sending cannot help.
         """
@@ -145,7 +148,7 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return the answer to an interpreted reply: unproven, `NotApplied` if throttled, else `NoAnswer`.
+        """Return what a statement means; for an unproven reply `NotApplied` if throttled, else `NoAnswer`.
 
         Raises CasError if re-sending cannot help.
         """

@@ -119,9 +119,9 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Append the tail, sync the temporary file, and link it into place, else return `ConditionFailed`.
+        """Append the tail, sync the temporary file, and link it into place; `ConditionFailed` if the path is taken.
 
-        Removes it even on error. Returns `UploadGone` if it is missing.
+        Removes the file even on error; `UploadGone` if it is missing.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
@@ -151,9 +151,9 @@ _NO_LINK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # EPERM too: we may li
 
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
-    """Link the file to `target` and sync the folder; `ConditionFailed` if taken, NotSupported without hard links.
+    """Link the file to `target`, sync the folder, and return the answer: `ConditionFailed` if `target` exists.
 
-    `temporary` stays.
+    It is `NoAnswer` if only the sync fails. Raises NotSupported without hard links. `temporary` stays.
     """
     if object_stat(target) is not None:
         return ConditionFailed()
@@ -180,9 +180,9 @@ def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
-    """Replace the file under its folder's lock; `ConditionFailed` at another version, `NotApplied` without the lock.
+    """Lock the folder and replace the file; `ConditionFailed` at another version or none.
 
-    Hard links, coarse times or no flock raise NotSupported.
+    `NotApplied` if the lock stays taken or a link changes. Hard links, coarse times or no flock raise NotSupported.
     """
     target = resolved(path)
     if object_stat(target) is None:
@@ -206,9 +206,9 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
-    """Delete the file under its folder's lock; `ConditionFailed` at another version, `NotApplied` without the lock.
+    """Lock the folder and delete the file; `ConditionFailed` at another version or none.
 
-    Links raise NotSupported.
+    `NotApplied` if the lock stays taken. Links raise NotSupported.
     """
     if object_stat(target) is None:
         return ConditionFailed()
@@ -347,7 +347,10 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 
 
 def _walk(folder: str) -> Iterator[Entry]:
-    """Yield an entry for each file below a folder, unordered, without temporary ones or linked folders."""
+    """Yield an entry for each file below a folder, unordered; none if it is missing.
+
+    Leaves out temporary files and linked folders, not linked files.
+    """
     try:
         children = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):

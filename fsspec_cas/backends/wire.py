@@ -80,7 +80,7 @@ class AioBackend(HttpBackend):
         raise NotImplementedError
 
     async def _client(self) -> Any:
-        """Return the running loop's client; if needed open it, once, and drop those of closed loops."""
+        """Return the running loop's client; the first call opens it, and drops those of closed loops."""
         here = _here()
         if here not in self._clients:
             for key in [key for key, (_, loop, _) in self._clients.items() if loop.is_closed()]:

@@ -358,7 +358,10 @@ def converted(
     undo: Callable[[T], object] | None = None,
     runs_to_end: bool = False,
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, U]]:
-    """Derive the async form of a blocking method; `into` converts its result."""
+    """Derive the async form of a blocking method; `into` converts its result.
+
+    `undo`, which gets the unconverted result, and `runs_to_end` are those of `on_thread`.
+    """
     named = renamed(method, f"Async{method.__qualname__}")
 
     @functools.wraps(named)

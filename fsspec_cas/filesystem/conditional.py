@@ -196,7 +196,7 @@ class ConditionalCalls:
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, on a thread.
 
-        A cancellation does not stop that.
+        A folder is copied empty. A cancellation does not stop the thread.
         """
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)
@@ -293,7 +293,10 @@ class ConditionalCalls:
         return [self._with_version(info) if isinstance(info, dict) else info for info in listing]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return a file's info with "version" (text), for local files and memory by a head; others unchanged."""
+        """Return a file's info with "version" (text), if the store shows one; others unchanged.
+
+        For local files and memory this reads a head.
+        """
         if info.get("type") != "file":
             return info
         kind = self.cas_backend.name

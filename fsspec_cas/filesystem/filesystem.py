@@ -259,9 +259,9 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> Any:
-        """Upload a file or folder as the target does; `mode="create"` streams into an exclusive file.
+        """Upload a file or folder as the target does; `mode="create"` creates a file, or raises AlreadyExists.
 
-        Of a folder, that creates only the folder.
+        Of a folder, "create" makes only the folder.
         """
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
@@ -337,7 +337,7 @@ def _is_binary(mode: str) -> bool:
 
 
 def _attach(kind: type) -> None:
-    """Add to a class each public method and coroutine of fsspec's interface that it lacks; they call the target."""
+    """Add to a class fsspec's public methods, and all its coroutines, that it lacks; they call the target."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)

@@ -248,7 +248,7 @@ async def _match(bench: Bench) -> CheckResult:
 
 
 async def _match_form(bench: Bench) -> CheckResult:
-    """Find which forms of a version the store accepts, quoted or unquoted; "no": none.
+    """Find which forms of a version the store accepts, quoted or unquoted: "known", or "no" for none.
 
     May switch the backend's dialect.
     """
@@ -426,7 +426,7 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
-    """Complete uploads to one path at once, in five rounds; "no" if two won, or none without an unanswered one."""
+    """Complete uploads to one path at once, in five rounds; "no" if two won, or none although all were answered."""
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
@@ -438,7 +438,10 @@ async def _upload_race(bench: Bench) -> CheckResult:
 
 
 async def _paging(bench: Bench) -> CheckResult:
-    """Write, list and delete 2,005 objects, at most eight writes at once; "yes" if all are listed in order."""
+    """Write, list and delete 2,005 objects, at most eight writes at once.
+
+    "yes" if all, and those after the fourth, are listed in order.
+    """
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):
         await asyncio.gather(*(bench.write_or_raise(name, body=b"-") for name in names[n : n + _AT_ONCE]))

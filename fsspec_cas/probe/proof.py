@@ -63,7 +63,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Write and race test objects below any store's root, then delete them.
+    """Race writes of test objects below the root of a store of any kind, then delete them.
 
     Raises NotSupported if a condition is ignored, Unavailable without an answer in time.
     """
@@ -107,7 +107,7 @@ async def _require(bench: Bench, path: str) -> None:
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
     """Race two writes at each path of `at`, under its condition; return each path's version afterwards.
 
-    Raises NotSupported if both are won, or both refused.
+    Raises NotSupported, with the text `races`, if both are won, or both refused.
     """
     pairs = [race_path for race_path in at for _ in range(2)]
     answers = await run_race(lambda: [bench.send(race_path, at[race_path]) for race_path in pairs])

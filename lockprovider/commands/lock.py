@@ -341,9 +341,9 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Acquire the lock, run the command, and release, also when interrupted.
+    """Run the command under the lock; fill in and return `result`. A lost lease ends the command ("lost").
 
-    "not_acquired" after `--timeout`; "lost" if the lease is lost, which ends the command.
+    After `--timeout` returns "not_acquired". A signal during the acquisition raises `Stopped`, and releases the lock.
     """
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()

@@ -238,7 +238,10 @@ def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unsched
 
 
 def _compact(arguments: Any) -> CommandAnswer:
-    """Write or remove a plan, run that of `--run`, or compact all; return merged file groups."""
+    """Write or remove plans and return their begin times, or compact and return the merged file groups.
+
+    With `--dry-run` these are those that it would merge; `--run` names the plan.
+    """
     table = opened(arguments)
     planned = _change_plan(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:

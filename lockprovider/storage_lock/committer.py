@@ -366,9 +366,9 @@ class CommitSteps:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether all pending publishes up to index `position` are applied.
+        """Read, once due, whether the pending publish at index `position` is applied; unordered, also each before it.
 
-        If unordered, only that one. Notes it, and returns the pause in seconds, 0 if they are.
+        Notes it, and returns the pause in seconds, 0 if they are.
         """
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)

@@ -77,9 +77,9 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Renew the lease once, or mark it as lost if it must end.
+        """Renew the lease once; mark it as lost if it must end or an unexpected error raises.
 
-        Returns the seconds until the next beat, None if there is none.
+        Returns seconds until the next beat, fewer after a failed renewal; None if there is none.
         """
         with self._beating:
             lease = self._lease()

@@ -58,7 +58,10 @@ class Applying:
             self._store.in_background(self._run)
 
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
-        """Read whether others have applied this publish and those `before` it, and remember if so."""
+        """Read whether this publish and those `before` it are applied; if so, set `last_applied` to it.
+
+        `before`: all earlier pending ones; may be empty if publishes are applied in order.
+        """
         applied = (
             publisher.all_exist(self._store, [pending.path for pending in (*before, pending)])
             if before

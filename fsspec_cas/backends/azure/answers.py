@@ -108,7 +108,7 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what another status proves, by Azure's error code, else by status.
+    """Return what a status other than success proves, by Azure's error code, else by status.
 
     Without a code a head needs a get, and other replies below 500 are `Unproven`.
     """
@@ -130,7 +130,10 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page after `start_after`, which Azure lacks; `Unproven` without a NextMarker."""
+    """Return a listing's page, cut to paths after `start_after`, which Azure lacks.
+
+    An empty NextMarker ends the listing; a missing one is `Unproven`.
+    """
     container = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
     root = ET.fromstring(reply._body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314 - expat limits expansion

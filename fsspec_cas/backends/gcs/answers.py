@@ -160,7 +160,7 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
 def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return what a 308 of an upload session says: done if it has all bytes of a part, else busy.
 
-    Without an id or a range, `Unproven`.
+    With neither request id nor range, `Unproven`.
     """
     upload = request.upload
     last = (one(reply._headers, "range") or "").rpartition("-")[2]
@@ -173,9 +173,9 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) ->
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a failure proves if it has an upload id or an error document.
+    """Return what a failure proves if it has a request id or an error document.
 
-    Others are `Unproven`, or for a get's 404 name the head to confirm it.
+    Others are `Unproven`. A get's 404 that may not mean a missing object names the head to confirm it.
     """
     status, has_request_id = reply._status, statement.has_request_id
     error = _json(reply._body).get("error")

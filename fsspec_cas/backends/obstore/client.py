@@ -187,9 +187,9 @@ class _Site:
         return (self._endpoint or f"https://s3.{self.region}.{domain}").rstrip("/")
 
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
-        """Return the request, signed unless `skip_signature` is set; may fetch credentials.
+        """Return the request with `condition` headers, signed unless `skip_signature`; may fetch credentials.
 
-        Raises InvalidInput or AccessDenied.
+        Raises InvalidInput for forbidden plain HTTP, AccessDenied without credentials.
         """
         if self.endpoint.startswith("http://") and not self._plain:
             summary = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"

@@ -274,7 +274,7 @@ def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStat
 def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
     """Return a listing's page; `Unproven` unless it repeats the prefix and gives IsTruncated.
 
-    Truncation without a token is an error.
+    Truncation without a token makes a statement of kind OTHER.
     """
     bucket, _, prefix = request.path.partition("/")
     encoded = _text(root, "EncodingType") == "url"
@@ -317,7 +317,7 @@ def _text(root: ET.Element, name: str) -> str:
 def _entries(bucket: str, root: ET.Element, *, encoded: bool) -> Iterator[Entry]:
     """Yield the objects of a listing as `bucket/key`, in its order; `encoded`: its keys are URL-encoded.
 
-    A missing field raises KeyError.
+    A missing field, except ETag, raises KeyError.
     """
     space = _space(root)
     names = {f"{space}{name}": name for name in ("Key", "Size", "LastModified", "ETag")}

@@ -385,9 +385,9 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
-    """Prolong claims by `visible_ms` (0: each by its own time); return the messages whose claims are lost.
+    """Let claims in `contents` last `visible_ms` from now, and store that as their own time; 0: use their own time.
 
-    Lost is a claim that is gone, or has another token.
+    Returns the numbers of messages whose claims are lost: gone, or with another token.
     """
     lost = []
     for n, token in claims:

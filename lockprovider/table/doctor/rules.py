@@ -387,7 +387,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return a finding for a pending plan: a note, or wrong if it has had no executor for a day."""
+    """Return a finding for a pending plan: wrong if no executor runs it and it is a day old, else a note."""
     if begin not in facts.dead:
         return _NOTE, f"{what}; an executor runs it", "wait until it completes"
     age_ms = max(0, facts.now_ms - to_ms(begin))

@@ -49,8 +49,8 @@ ROW_GROUP_BYTES = 128 << 20
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
     """Return each row's record key: the value itself, or `a:1,b:2` for several fields or if `named`.
 
-    Dates are ISO, booleans lower case, timestamps microseconds since 1970. Raises `InvalidRecords` if a column is
-    missing, or a key is null or empty (of several fields: all) or ambiguous.
+    Dates are ISO, booleans lower case, timestamps microseconds since 1970. Raises `InvalidRecords` as `_texts`, or if a
+    key is null or empty (of several fields: all) or ambiguous.
     """
     texts = [_texts(table, field) for field in fields]
     blank = reduce(pc.and_, (pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True) for text in texts))
@@ -67,9 +67,9 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Raise `InvalidRecords` for a composite key that other values would have, too.
+    """Raise `InvalidRecords` if a text, of `texts` by field, is a placeholder or has the next field's separator.
 
-    Then a text, of `texts` by field, is a placeholder or has a separator.
+    Other values would have the same composite key.
     """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
@@ -236,7 +236,7 @@ def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.
 def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
     """Yield `columns` of a base file in batches of at most `rows` rows; raise as `reading`.
 
-    A batch has about `at_most` uncompressed bytes.
+    A batch has no more than about `at_most` uncompressed bytes.
     """
     groups = list(range(file.num_row_groups))
     metadata = [file.metadata.row_group(number) for number in groups]

@@ -80,8 +80,8 @@ def encode_base_file(
 ) -> WrittenFile:
     """Encode a base file with meta columns, key range and bloom filter.
 
-    There is at least one of the `parts` of `fresh` rows; `columns` have canonical types. Without `keys`, all rows' keys
-    in order, the parts must contain them. `known`, a base file with the first keys, and `key_filter`, the bloom filter
+    `parts`, at least one, are `fresh` rows; `columns` have canonical types. `keys` are all rows' keys, in order; if
+    None, `parts` have a record key column. `known`, a base file with the first keys, and `key_filter`, the bloom filter
     of all, save work. NOT checked: that keys are unique and not empty, and that `known` and `key_filter` belong to
     them.
     """
@@ -282,7 +282,7 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
     """Yield kind and bytes of blocks of rows, about 256 MiB each.
 
-    Fewer than 1,000 rows without nested times or dates are Avro, others Parquet.
+    Fewer than 1,000 rows without nested times or dates are Avro, others Parquet; `text` is their Avro schema.
     """
     size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
     for start in range(0, full.num_rows, max(1, size)):

@@ -310,9 +310,9 @@ def may_have_range(kind: pa.DataType) -> bool:
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
-    """Extract from a footer the ranges of its first 32 columns of integers, texts, dates or timestamps.
+    """Extract from a footer the ranges of integer, text, date and timestamp columns: the first 32 with statistics.
 
-    Meta columns, repeated names, and legacy dates of Spark get none.
+    Meta columns, repeated names, and dates and timestamps with Spark's legacy mark get none.
     """
     fields, ranges, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
@@ -395,7 +395,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return an Arrow filter for values in `bounds`, also null if these have it.
+    """Return an Arrow filter for a column expression `value` in `bounds`, also null if these have it.
 
     Always true if `kind` cannot hold them.
     """

@@ -130,7 +130,7 @@ class GroupWriter:
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
         """Yield new file groups encoded as by `encode`, in order; quicker for many small groups.
 
-        Raises `InvalidRecords` as `refuse_unordered`.
+        Reads all groups first. Raises `InvalidRecords` as `refuse_unordered`.
         """
         unique = []
         for group in groups:
@@ -199,7 +199,7 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: base_file.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write a file group's marker and next base file by a merge plan of `upserts`.
+        """Write a file group's marker and next base file by a merge plan of `upserts`; raise as `put_slice`.
 
         `opened` is the current base file. Returns None, writing nothing, if nothing changes.
         """
@@ -275,7 +275,7 @@ class GroupWriter:
         )
 
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
-        """Return `stat` if `here` or, in the store, the instant exists; else delete a `created` file, raise `Aborted`.
+        """Return `stat` if `here` is set or the store has the instant; else delete a `created` file, raise `Aborted`.
 
         A file of an earlier attempt stays, since it may be committed.
         """
@@ -310,7 +310,7 @@ class GroupWriter:
         return self.here is not None and layout.markers_type(self.begin)[0] in self.here.markers[:1]
 
     def _mark_in_one(self, here: WritesHere, files: Sequence[tuple[str, str, MarkerKind]]) -> None:
-        """Record these files in `here`, then create an object with their markers.
+        """Record files (partition, name, kind) in `here`, then create an object with their markers.
 
         In parallel, creates `MARKERS.type`, which directs readers to it.
         """
@@ -350,9 +350,10 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Raise `InvalidRecords` for new partitions inside or around another, also one listed at `places`.
+        """Raise `InvalidRecords` for new partitions inside or around another.
 
-        If `made`, first deletes their metafiles.
+        The other may be new, or listed at `places`, path prefixes. If `made`, first deletes the metafiles of these new
+        partitions.
         """
         partitions = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(partitions) for outer in partitions.intersection(outer_of(inner))]
@@ -409,7 +410,7 @@ def write_clustered(
 ) -> list[WriteStat]:
     """Write all rows of slices, of one partition, sorted by `sort_by`, as new file groups; commit times stay.
 
-    Several file ids get ranges of about equal size; empty files are not written.
+    Several file ids get ranges of about equal size; empty files are not written. Raises as `put_slice`.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]
@@ -447,9 +448,9 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """Yield each output file's rows in turn, by way of temporary files; `outputs` has each row's file.
+    """Yield one table for each output file, in order, by way of temporary files; `outputs` has each row's file.
 
-    The first part must be empty.
+    The first part must be empty. One file needs no `outputs`.
     """
     if files == 1:
         yield pa.concat_tables(parts)
@@ -482,7 +483,7 @@ def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.
 
 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
-    """Merge a slice's logs and base file, and create the marker and next base file.
+    """Merge a slice's logs and base file, and create the marker and next base file; raise as `put_slice`.
 
     Commit times and sequence numbers stay.
     """

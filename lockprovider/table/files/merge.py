@@ -119,9 +119,9 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Return a batch, whose first row in the new file is `start`, with upserted rows in place and deleted rows gone.
+    """Return a batch with upserted rows in place and deleted rows gone; it begins at row `start` of the new file.
 
-    `fates` are the batch's.
+    `fates` is the batch's part of `MergePlan.fates`.
     """
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)

@@ -121,10 +121,10 @@ def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> ND
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
-    """Mask the events that can win: an event before its key's last delete without a value cannot.
+    """Mask the events that can win.
 
-    That delete wins only if no row follows. Deletes between it and the first later row cannot win. `codes` numbers the
-    keys, `count` of them.
+    After a key's last delete without a value, these are the first row and all later events or, without a row, that
+    delete. `codes` numbers `count` keys.
     """
     hard_deletes = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)
@@ -179,7 +179,10 @@ def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 
 
 def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
-    """Return a mask where `mine`, one array for each field, is not lower than `theirs`; null is lowest."""
+    """Return a mask where `mine` is not lower than `theirs`, an array for each field; null is lowest.
+
+    The first field that differs decides.
+    """
     result = np.ones(len(mine[0]), dtype=np.bool_)
     for pair in zip(reversed(mine), reversed(theirs), strict=True):
         left, right = map(comparable, pair)
@@ -314,7 +317,7 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
     """Return the folded logs of `states`; each column's value comes from its own row.
 
-    `lacks` masks columns without one.
+    `lacks` masks, by column, states without one.
     """
     places = pa.array([state.event for state in states], pa.int64())
     columns, lacks = [], {}

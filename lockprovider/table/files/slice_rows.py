@@ -194,7 +194,7 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock) -> None:
-        """Decode a block and collect its events in `part`; raise `Corrupt` for a row without a key."""
+        """Decode a block, and append its events of keys in `self.part`; raise `Corrupt` for a row without a key."""
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block)
             return
@@ -225,7 +225,7 @@ class _Gathered:
         return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock) -> None:
-        """Collect a delete block's events in `part`; a delete without an ordering value is `GONE`."""
+        """Append a delete block's events of keys in `self.part`; a delete without an ordering value is `GONE`."""
         deletes = log_block.decode_deletes(block.content, block.path)
         if self.part.parts > 1:
             mask = self.part.among(pa.array([delete.key for delete in deletes], pa.string())).to_pylist()

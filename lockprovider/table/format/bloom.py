@@ -47,9 +47,9 @@ class KnownFilter:
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """Return the bloom filter of `keys`, none of them empty, as base64 text.
+    """Return the bloom filter of `keys`, as for `utf8` but none empty, as base64 text.
 
-    `known` is the filter of the first of these keys, in order, so that only the others are hashed; a damaged one or one
+    `known` is the filter of the first of these keys, in order, so that only the others are hashed. A damaged one or one
     of another size is ignored. `room` is the number of keys to size for.
     """
     count = len(keys)
@@ -101,7 +101,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
-    """Return a 32-bit Murmur hash of each key, in order; it is the same in all processes."""
+    """Return each key's 32-bit Murmur hash, the same in all processes; `keys` are as for `utf8`."""
     data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
@@ -188,7 +188,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """Return a mask of `keys`, in order: False where the file certainly lacks the key, else True."""
+        """Return a mask of `keys`, as for `utf8`: False where the file certainly lacks the key, else True."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -221,7 +221,7 @@ def _row_bytes(bits: int) -> int:
 
 
 def utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the UTF-8 bytes of all keys end to end, and the offset of each key's first byte, then the end offset."""
+    """Return the UTF-8 bytes of `keys`, str or Arrow strings, end to end, and each key's first offset, then the end."""
     array = pa.array(keys, pa.large_string()) if isinstance(keys, Sequence) else keys.cast(pa.large_string())
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if len(array) == 0:

@@ -85,10 +85,10 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a composite record key, in its order, or the key itself if it has none.
+    """Return the values of `fields` in a record key, in its order; the key itself without `,`, `:` or a field.
 
-    Placeholders become None and empty text. A value ends at the last `,` before the next `:`. Like the JVM, this
-    misreads a value with a `,` and then a `:`.
+    The null placeholder becomes None, the other empty text. A value ends at the last `,` before the next `:`. Like the
+    JVM, this misreads a value with a `,` and then a `:`.
     """
     if "," not in key or ":" not in key:
         return [key]
@@ -142,7 +142,7 @@ def _unmarked(text: pa.Array) -> pa.Array:
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
-    """Return the `_list_hashes` of keys that no regular expression can split, by `hash_values`."""
+    """Return the `_list_hashes` of any keys, which `hash_values` splits one by one."""
     values_by_key = [hash_values(key, fields) for key in keys.to_pylist()]
     parts = java_hashes(pa.array([value for values in values_by_key for value in values], pa.string())).tolist()
     totals, position = np.empty(len(values_by_key), dtype=np.uint32), 0

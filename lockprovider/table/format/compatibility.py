@@ -80,9 +80,9 @@ def as_non_blocking(config: TableConfig) -> TableConfig:
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
-    """Return the properties that `shared` sets, by key.
+    """Return the entries of `config.raw` that `shared` sets, by key.
 
-    In version 8 they also fix how a complex key generator writes keys of one column.
+    Up to version 8 they also fix how a complex key generator writes keys of one column.
     """
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
@@ -245,7 +245,8 @@ def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
     """Return ways to make the table writable, as texts; empty if none is known.
 
-    At most one keeps all files; then at most one removes the metadata table.
+    At most one keeps all files; then at most one removes the metadata table. With `keeps_listing` writers maintain
+    `files`.
     """
     against: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
@@ -289,7 +290,7 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _property_reasons(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each unknown property and unsupported value, and for unusable settings of all writers."""
+    """Yield a reason for each unknown property, unsupported value, and setting of all writers that is unusable here."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:
@@ -374,9 +375,9 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
 
 
 def _key_reasons(config: TableConfig) -> Iterator[Reason]:
-    """Yield reasons against writes: no record key, an unknown key generator, nested or several ordering columns.
+    """Yield reasons against writes: no record key, an unknown key generator, or several ordering columns.
 
-    A `:` in a partition field also means an unknown generator; keys and partitions may not be nested, too.
+    Also nested key, partition or ordering columns. A `:` in a partition field means an unknown generator.
     """
     against = partial(Reason, reads=False)
     if not config.record_keys:

@@ -100,7 +100,7 @@ def _decode(data: bytes, file_name: str) -> HFile:
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
     """Return magic, uncompressed content and end offset of the block at `at`; ignore its checksums.
 
-    Raises `ValueError` if it is cut, or above 64 MiB.
+    Raises `ValueError` above 64 MiB, any error if damaged.
     """
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
@@ -129,7 +129,7 @@ def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes
 
 
 def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a data block's keys and values; raise `ValueError` for an entry that is cut or has a version of its own."""
+    """Yield a data block's keys and values; raise any error for a cut entry, `ValueError` for one with a version."""
     at = 0
     while at < len(content):
         key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)
@@ -160,7 +160,7 @@ def _bytes(value: int | bytes) -> bytes:
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield number and value of each field of a protobuf message; only varints become int.
 
-    Raises `ValueError` for a field cut or of an unknown kind.
+    Raises `ValueError` or `IndexError` for a field cut, `ValueError` for an unknown kind.
     """
     at = 0
     while at < len(data):
@@ -178,7 +178,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the protobuf number at offset `at`; return it and its end. Raises `ValueError` above ten bytes."""
+    """Decode the protobuf number at offset `at`; return it and its end.
+
+    Raises `ValueError` above ten bytes, `IndexError` if cut.
+    """
     value = 0
     for shift in range(0, _MOST_SHIFT + 1, 7):
         value |= (data[at] & 127) << shift

@@ -225,9 +225,9 @@ class PartitionStyle:
 
 
 def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
-    """Return the record key `a:1,b:2` of several fields; raise `InvalidRecords` if other values have it, too.
+    """Return the record key `a:1,b:2` of several fields; null and empty text get placeholders.
 
-    Null and empty text get placeholders.
+    Raises `InvalidRecords` for a text that is a placeholder or has the next separator (`,b:`).
 
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
@@ -245,7 +245,10 @@ def separators(fields: Sequence[str]) -> list[str]:
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Return other texts of the same composite key, if a text is a placeholder or has a separator; else nothing."""
+    """Return one other list of texts with the same composite key, empty if there is none.
+
+    There is one if a text is a placeholder or has a separator.
+    """
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]

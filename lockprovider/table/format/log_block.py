@@ -231,7 +231,7 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode an Avro block's rows, as mappings by column.
+    """Decode an Avro block's rows, as mappings by column; `parsed` is the Avro schema.
 
     Raises `UnsupportedTable` for an unknown version, `ValueError` for a row of a wrong length.
     """
@@ -379,7 +379,7 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
 
 
 def _delete(record: Any) -> LogDelete:
-    """Convert a decoded delete; one whose ordering values are all missing, or int 0, gets none."""
+    """Convert a decoded Avro delete; one whose ordering value is missing, or int 0 in all columns, gets none."""
     name, ordering = record["orderingVal"] or ("", None)
     name = name.removeprefix(_PACKAGE)
     pairs = [_NO_VALUE if ordering is None else (name, ordering["value"])] if name != _ARRAY else _unwrapped(ordering)

@@ -188,9 +188,9 @@ class ListingCommit:
 
     @classmethod
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
-        """Build the files of a commit of these records, each key once, to the metadata table.
+        """Build, in memory, the files of a metadata-table commit of these records: at least one, no key twice.
 
-        hudi-rs reads all files by one schema, so `schema_json` must be that of the other files; None is Hudi 1.2's.
+        hudi-rs reads all files by one schema, so `schema_json` must be the others'; None: Hudi 1.2's.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)

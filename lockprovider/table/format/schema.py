@@ -190,9 +190,9 @@ def stated_columns(text: str) -> pa.Schema:
 
 
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
-    """Convert an Avro field, and add its named types to `named`.
+    """Convert an Avro field of type `avro`, nullable by a union, and add its named types to `named`.
 
-    Raises `UnsupportedSchema`, with its `path`, for a union of several types.
+    Raises `UnsupportedSchema`, with its `path`, for an unreadable type or union of several types.
     """
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)
@@ -224,7 +224,7 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 
 
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
-    """Convert an Avro record, array or map and extend `named`.
+    """Convert an Avro record, array or map, and add named types inside to `named`.
 
     Raises `UnsupportedSchema`, with the column's `path`, for other types.
     """
@@ -322,7 +322,7 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield path and id of the columns nested in type `kind` of column `path`; none in a plain type."""
+    """Yield path and id of the columns nested in column `path`, whose type in a schema history's JSON is `kind`."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

@@ -84,7 +84,10 @@ def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
 
 
 def _clean_plan(record: Mapping[str, Any]) -> CleanPlan:
-    """Convert a clean plan's record, paths to file names; in each partition, the newer file list replaces the older."""
+    """Convert a clean plan's record, paths to file names.
+
+    In each partition, the newer field for files replaces the older.
+    """
     paths = record.get("filePathsToBeDeletedPerPartition") or {}
     old = record.get("filesToBeDeletedPerPartition") or {}
     earliest = record.get("earliestInstantToRetain")

@@ -253,7 +253,7 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Finish a pending rollback under the lock; without its plan, delete its pending states only."""
+    """Acquire the lock, and finish the rollback `planned` if pending; without its plan, delete only its own states."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:

@@ -139,7 +139,10 @@ def _of_files(
     """
 
     def look() -> dict[str, T]:
-        """Read uncached files; a corrupt file of an outdated manifest raises `Stale`."""
+        """Read the manifest and its uncached, asked files; return results as `_of_files`.
+
+        A corrupt file of an outdated manifest raises `Stale`.
+        """
         history = read_history(table)
         results = {name: cached[name] for name in history.files if name in cached}
         try:
@@ -188,9 +191,9 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
-    """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's last batch.
+    """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's greatest batch.
 
-    A batch comes with its commit's file name.
+    `rows` have `metadata` if `streams`. A batch comes with its commit's file name.
     """
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}
@@ -210,9 +213,11 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Yield rows of an archive file as dicts of the columns `names`, which include `_TIMES`.
+    """Yield the rows of the archive file `name`, of `size` bytes, as dicts of the columns `names`.
 
-    Raises `Corrupt` if the file is too large, or its columns, times or number of rows are not as an archiver writes
+    `names` must include `_TIMES`.
+
+    Raises `Corrupt` if it unpacks to too much, or its columns, times or number of rows are not as an archiver writes
     them.
     """
     path, names = f"{HISTORY}/{name}", list(names)

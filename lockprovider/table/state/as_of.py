@@ -26,7 +26,7 @@ from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rew
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:
     """List the files, and return the snapshot of a past moment; `timeline` is the current one.
 
-    Raises `HistoryGone` if the moment is before the first or last archived write, or a clean removed its files.
+    Raises `HistoryGone` if the moment is before the first write or the last archived one, or a clean removed its files.
     """
     then = rewound(timeline, moment.includes)
     archived = refuse_archived(table, moment.time, Order(moment.by))
@@ -84,7 +84,9 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Call `look`, list the timeline, and return the result; raise `Stale` if files of `timeline` may be removed.
+    """Call `look`, then list the timeline; return the result, or raise `Stale` if files may have been removed.
+
+    The files are those of `timeline`.
 
     Else a `HistoryGone` of `look` is raised.
     """

@@ -408,9 +408,9 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Read one row; return its key by spelling (True: it names its column), empty without a choice or a row.
+    """Read one row; return its key by spelling (True: it names its column).
 
-    Raises `UnsupportedTable` for another spelling.
+    Empty without a row, or if the properties fix the spelling. Raises `UnsupportedTable` for another spelling.
     """
     file = table.place.open(slice_.path, slice_.size)
     rows = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], _ROWS, _BYTES)), None)

@@ -112,7 +112,10 @@ class CurrentState:
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Try once as `visible`, with its `noted`; raise `Stale` if the log ended in between."""
+        """Read as `visible`, once; raise `Stale` if the log ended in between.
+
+        `noted`: also read the properties, and cache the view.
+        """
         record = self._record()  # before listing: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -169,7 +172,7 @@ class CurrentState:
             )
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Return the table by the lock record's log, listed if needed or `listed`; caches the view.
+        """Return the table by the lock record's log, or listed if that does not suffice or `listed`; caches it.
 
         `record`: the caller's own record, or the one it will replace: all decided commits count, stored or not, and the
         properties are read. None: read it.
@@ -190,7 +193,8 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        With a log of a long timeline it lists only recent names, and older instants if few have a heartbeat.
+        With a log of a long timeline it lists only recent names and, if few, older instants with a heartbeat; other
+        older ones are missing.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -213,9 +217,10 @@ class CurrentState:
         return self._knowledge.learn(record, listed, config, decided=decided)
 
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
-        """Return and cache the table at the end of the log in `record`, by cached view or checkpoint.
+        """Return and cache the table at the end of the log in `record`.
 
-        None if no log covers the table, or it does not reach back to these: list it.
+        Advances the cached view or, without one, reads the properties and a checkpoint. None if no log covers the
+        table, or it reaches back to neither: list it.
         """
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.view_at(log)

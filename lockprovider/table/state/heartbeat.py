@@ -88,10 +88,10 @@ def claim(store: Store, begin: str) -> Version | None:
 def last_beats(
     store: Store, knowledge: TableKnowledge, world: World, suspects: Iterable[str] | None = None
 ) -> tuple[dict[str, int], int]:
-    """List heartbeats; return last beats by begin time, and the time now, in ms of one clock.
+    """List heartbeats; return the last beats by begin time, and the time now, in ms of one clock.
 
-    That is the store's, now its last beat; in a local folder this machine's. There it records versions, and reads the
-    files of `suspects` (None: all), whose beats before a restart are 0.
+    This is the store's clock, with the latest beat as now (0: no beats). A local folder uses this machine's: it records
+    versions, and reads the files of `suspects` (None: all), whose beats before a restart are 0.
     """
     entries = files_below(store, HEARTBEATS)
     beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}

@@ -113,10 +113,10 @@ def earliest_retained(
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
-    """Return the begin times of one file group's slices to keep: the latest (by `KeepVersions` more), and for readers.
+    """Return the begin times of one file group's slices to keep: the latest, those from `since` on, and one before.
 
-    Readers need those from `since` on, and one before; None: all, but for `KeepVersions`. `begins`: oldest first; it
-    gets `replaced_by`, the begin of the write that ended the group, if any.
+    With `KeepVersions`, the latest `versions`; else, without `since`, all. Changes `begins` (oldest first): appends
+    `replaced_by`, the begin of the write that ended the group, unless None.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
@@ -250,7 +250,7 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
     """Return the oldest instants to archive: up to `at_most` of the `surplus`, with cleans and rollbacks in between.
 
-    `facts` may forbid some; `held` says why.
+    At least one write stays. If `facts` forbid some, the plan's `held` says why.
     """
     writes = sorted(facts.now.writes, key=lambda instant: (instant.begin, instant.completion or ""))
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]

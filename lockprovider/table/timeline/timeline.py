@@ -34,7 +34,7 @@ class Timeline:
         return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
-        """Return a timeline with these instants inserted by name, or this one if it has all; carries facts over."""
+        """Return a timeline with these instants inserted by name, or this one if it has all; keeps derived facts."""
         merged, added = list(self.instants), []
         for instant in instants:
             at = bisect_left(merged, instant.file_name, key=lambda other: other.file_name)

@@ -66,7 +66,12 @@ class AsOf:
 
 
 def time_text(when: str | datetime) -> str:
-    """Return 14 or 17 digits, ISO text with its zone or an aware datetime as 17 digits; else raise `InvalidInput`."""
+    """Return the time as 17 digits in UTC.
+
+    `time`: 17 digits, 14 (their second's last millisecond), ISO text with its zone, or an aware datetime.
+
+    Raises `InvalidInput` for others.
+    """
     try:
         if isinstance(when, str) and when.isdigit():
             return format_ms(to_ms(when))

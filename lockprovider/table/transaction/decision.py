@@ -349,7 +349,7 @@ class KeyCheck:
             self._compared.add(instant.file_name)
 
     def refuse_known(self, snapshot: Snapshot) -> None:
-        """Raise `InvalidRecords` if the table has a key of this insert, or the insert has one twice in a partition.
+        """Raise `InvalidRecords` if this insert has a key twice in a partition, or one that the partition has already.
 
         Reads the new files, and the snapshot's files of their partitions.
         """
@@ -371,7 +371,7 @@ class KeyCheck:
                     )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Yield, for each pair of a new file and one in `stats` with inserts, the keys in both."""
+        """Read keys; yield, for each pair of a new file and one in `stats` with inserts, the keys in both, if any."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:

@@ -150,9 +150,9 @@ class Started:
         self.heartbeat.require_alive()
 
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start, read the properties in the background, and clean up after dead writers if due.
+        """Report the start, and clean up after dead writers if due; an error stops the heartbeat.
 
-        A batch's leader reads them itself. An error stops the heartbeat. Call it after the transaction owns this
+        Reads the properties in the background, unless a batch's leader does. Call it after the transaction owns this
         instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
@@ -225,9 +225,9 @@ def _take(
 ) -> Started | Timeline:
     """Create the instant's pending files, inflight in the background, read the table, and return the instant.
 
-    If its begin time, chosen at `chosen_s`, is taken, too old or before a completed one, it stops the heartbeat,
-    removes the files, and returns the timeline read. Old properties raise `PropertiesChanged`. Another error stops the
-    heartbeat, and leaves the files to a cleaner.
+    If its begin time, chosen at `chosen_s`, is taken, too old or before a completed one, or properties changed, it
+    removes heartbeat and created files. Then it returns the timeline read, or raises `PropertiesChanged`. Another error
+    stops the heartbeat, and leaves the files to a cleaner.
     """
     requested, inflight = (Instant(begin, kind.action, s) for s in (InstantState.REQUESTED, InstantState.INFLIGHT))
     plan, profile = encode_replace_pending(kind.operation) if kind.action is Action.REPLACECOMMIT else (b"", b"")
@@ -455,9 +455,11 @@ class Committing:
         return self._finish(completion)
 
     def _publish(self, lease: Lease, view: TableView) -> str:
-        """Judge the commit, publish its completed file, cache, report; return the completion time.
+        """Judge the commit, write a metadata table's listing, publish the completed file; return its completion time.
 
-        Before, it writes the listing for a metadata table. If it was decided before, only returns.
+        Caches and reports it.
+
+        If `view` has the commit already, it only returns the time.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
@@ -489,7 +491,10 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """Read the table now, listed if the log changed since the start, and the commits that the validation needs."""
+        """Read the table, listed if its log is another than at the start, and the commits that are validated.
+
+        `record`: the held lock's; None: read it.
+        """
         table = self._table
         view = table.now(record)
         if not view.listed and view.log != self._started.view.log:

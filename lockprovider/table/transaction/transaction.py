@@ -193,7 +193,7 @@ class Transaction:
     def ensure_begun(self) -> Started:
         """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
 
-        Raises `InvalidRecords` after a write.
+        Raises `InvalidRecords` once it has written, `Aborted` once it is over.
         """
         after(self.state, Step.BEGIN)
         if self.started is not None:
@@ -274,7 +274,7 @@ class Transaction:
         return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add these columns, or new fields by their paths, with this commit.
+        """Add these columns, or new fields by their paths, with this commit; a second call replaces the first.
 
         Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read, `UnsupportedTable`.
         """
@@ -287,10 +287,11 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Begin if not begun, and record all written data files, once, after they are stored.
+        """Begin if not begun; record all stored data files.
 
-        Writes an overwrite's missing anchors. Raises `InvalidRecords` for a file group that this commit replaces, or a
-        wrong bucket.
+        An overwrite also writes and records the missing anchors, empty base files.
+
+        Raises `InvalidRecords` for a second call, a file group that this commit replaces, or a wrong bucket.
         """
         self.ensure_begun()
         files = tuple(stats)
@@ -302,7 +303,10 @@ class Transaction:
         self.enter(Step.WRITE)
 
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
-        """Write anchors into the buckets `left_bare` by an overwrite, if non-blocking writes are possible."""
+        """Write anchors into the buckets `left_bare` by an overwrite, and return their stats.
+
+        None if non-blocking writes are impossible.
+        """
         if not self._replaced or conflict.lacks_for_non_blocking(self.config):
             return ()
         ended = ended_groups(self.timeline, self.table.metadata_of)
@@ -364,9 +368,10 @@ class Transaction:
                 self.table.lock.unstage(copy)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Return the commit to propose, and its writer's knowledge for judging it; checks keys if set.
+        """Return the commit to propose, and what its writer knew, for judging it.
 
-        With schema-on-read it stores the schema history.
+        With `check_keys` it first checks keys, and raises as `_look_for_keys`. With schema-on-read it stores the schema
+        history.
         """
         keys, schema = self._look_for_keys(stats) if self.check_keys else None, self.table.schema(self.timeline)
         is_blind = self._is_blind and self._snapshot is None
@@ -603,7 +608,10 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Read the table's properties; raise `TableExists` if keys, partitions, ordering, type or index differ."""
+    """Raise `TableExists` if the stored properties differ in what may not differ; reads them.
+
+    These are keys, partitions and their paths' form, ordering, type and index.
+    """
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
     names += ["hive_style", "url_encode"] if config.partition_fields else []

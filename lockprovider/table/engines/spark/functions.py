@@ -406,9 +406,9 @@ def _by_row(column: pa.Field) -> str:
 
 
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; may request its footer.
+    """Return whether Spark reads a slice as Python does; may request its footer. `folder`: the table's URL for Spark.
 
-    False: log files, an unusual path, dates of an old calendar, other types, a damaged footer.
+    False: log files, an unusual path, old calendar's dates, other types than `columns`, a damaged footer.
     """
     path = f"{folder}/{file_slice.path}"
     if (

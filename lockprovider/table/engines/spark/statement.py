@@ -456,7 +456,7 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Run jobs that merge the source into the transaction, which the view shows.
+        """Make the view show the transaction before this merge, query the source, and run jobs that merge it in.
 
         InvalidInput unless ON has just the key and partition columns.
         """
@@ -475,9 +475,9 @@ class StatementRun:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, given: Sequence[str], key: str, source_column: str) -> DataFrame:
-        """Return the source with a copy of `source_column` as `key`.
+        """Return the source with a copy of `source_column` (in any case) as `key`; unchanged if they are one column.
 
-        InvalidInput if its columns as `given` lack `source_column`, or have both.
+        InvalidInput if `source_column` is missing, or `key` is another column of the source.
         """
         column = {name.lower(): name for name in given}.get(source_column.lower())
         if column is None:

@@ -256,10 +256,9 @@ class Link:
             raise BrokenLink(f"{address}: {error}") from error
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send encoded operations to the broker, and return its encoded results in their order.
+        """Send encoded operations; return the broker's encoded results in order. NoFrame: nothing was sent.
 
-        After 3 s of silence, 20 s in all, or a wrong answer, closes the connection and raises BrokenLink: they may be
-        done.
+        After 3 s of silence, 20 s in all, or a wrong answer, closes the link and raises BrokenLink: they may be done.
         """
         self._asked += 1
         end_s = CLOCK.monotonic_s() + _ANSWER_S
@@ -349,9 +348,9 @@ class Broker(Generic[T]):
         self._own_offer: Offer | None = None
 
     def offers(self, named: object) -> object:
-        """Return the object's brokers by host, for its next version: `named`, maybe with this process added.
+        """Return the brokers for the object's next version: `named` ({host: [address, key]}), maybe with this process.
 
-        It is added, and starts to listen, if its host names no broker, or one that failed within 5 s, unless `host` is
+        It is added, and starts to listen, if its host has none there, or one that failed within 5 s, unless `host` is
         None.
         """
         if self._host is None:

@@ -76,7 +76,7 @@ class HandedOver:
 def flatten(operations: Sequence[Any]) -> list[Any]:
     """Return the operations of all bundles as `Foreign`, then the others, in their order.
 
-    Others could make the table of producers forget names of foreign ones.
+    Own ones before them could make the table of producers forget their names.
     """
     flattened: list[Any] = []
     for operation in operations:
@@ -153,7 +153,7 @@ def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any
 def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
     """Return a broker's result, decoded by `decode`, or the error that it encodes.
 
-    Malformed ones raise TypeError or KeyError.
+    Malformed ones raise TypeError, KeyError, or what `decode` raises.
     """
     if not isinstance(encoded, dict):
         raise TypeError(f"{encoded!r} is no result")

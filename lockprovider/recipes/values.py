@@ -24,7 +24,7 @@ _LONGEST_TEXT = 1 << 16  # characters
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
     """Return a JSON copy of the value (tuples become lists).
 
-    Raises InvalidInput for NaN, keys that are no text, and above `most` bytes or 64 levels.
+    Raises InvalidInput for what JSON lacks, also NaN, keys that are no text, and above `most` bytes or 64 levels.
     """
     _check_json(value, argument, DEEPEST_VALUE)
     try:
@@ -117,9 +117,10 @@ class FailedNumbers:
         named: Sequence[ProducerNumber | None],
         carry_out: Callable[[list[T]], Sequence[Any]],
     ) -> list[Any]:
-        """Call `carry_out` with the operations not held up, if any; return all results in order.
+        """Call `carry_out` with the operations not held up, if any; return results in order.
 
-        Those held up get SequenceGap. Records failed numbers; an error of `carry_out` fails all, and is raised.
+        Those held up get SequenceGap. `named`: each one's number. Records failed ones; an error of `carry_out` fails
+        all, and is raised.
         """
         gaps = self.held_up(named)
         taken = [operation for index, operation in enumerate(operations) if index not in gaps]
@@ -135,9 +136,9 @@ class FailedNumbers:
         return results
 
     def note(self, numbered: ProducerNumber | None, result: object) -> None:
-        """Record a number's error if it is its producer's lowest failed one; success removes it.
+        """Record an error's number if it is its producer's lowest failed one; its success removes it.
 
-        SequenceGap and None are ignored.
+        SequenceGap and an unnumbered operation (None) are ignored.
         """
         if numbered is None:
             return

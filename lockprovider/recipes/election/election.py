@@ -112,8 +112,8 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        While this candidate leads, sends nothing. Raises NotElected after `stop`, or at `deadline_s` (monotonic); then
-        instead the error of an unanswered try.
+        While this candidate leads, sends nothing. Raises NotElected after `stop`, or at `deadline_s` (monotonic; 0:
+        now), or instead the error of an unanswered try.
         """
         stopped = f"this candidate for {self.path!r} was stopped"
         if self.stopping:
@@ -154,7 +154,7 @@ class Election(Recipe):
     def run(
         self, main: Callable[[Term], T], *, on_deposed: OnDeposed = "interrupt", grace: float | None = None
     ) -> T | None:
-        """Lead and call `main(term)`, again after each lost term, until `main` returns; return its result.
+        """Lead and call `main(term)`, until a call returns before its term is lost; return its result.
 
         `main` runs on its own thread. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
 
@@ -341,7 +341,7 @@ class AsyncElection(RecipeForTasks[Election]):
         on_deposed: OnDeposed = "interrupt",
         grace: float | None = None,
     ) -> T | None:
-        """Lead and await `main(term)`, again after each lost term, until it returns; return its result.
+        """Lead and await `main(term)`, until a call returns before its term is lost; return its result.
 
         After `stop` the result is None. See `Election.run`; here `main` is interrupted by cancellation.
 

@@ -66,9 +66,9 @@ class Candidate:
         self._highest = 0
 
     def look(self) -> Observed | None:
-        """Read the record by a conditional GET, store it in `observed`, and return that; None: none was ever read.
+        """Read the record by a conditional GET, store it in `observed`, and return that (None: none was ever read).
 
-        A removed object's last record stays, with `is_removed`.The first read may take a HEAD.
+        A removed object's last record stays, with `is_removed`. The first read may take a HEAD.
         """
         content = self._object.get()
         now_s = self.world.monotonic_s()
@@ -403,7 +403,7 @@ class Ending:
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
     """Call `main(term)` on its own thread, and wait; return whether it ended while it led, and its result.
 
-    Once the term is lost, `ending` interrupts the call, and may exit the process. An interrupt gives the term up.
+    Once the term is lost, `ending` applies. A Ctrl-C gives the term up. Raises as `ended_by_itself`.
     """
     call = _Call(main, term)
     try:
@@ -464,7 +464,7 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _live(self) -> None:
-        """Call `main(term)`, store its result or error, and set `done`; drop a Deposed that comes late."""
+        """Call `main(term)`, store its result or error, maybe a Deposed that comes late, and set `done`."""
         try:
             try:
                 self.result = self._main(self._term)

@@ -367,9 +367,9 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move ready messages without a key into new segments of `contents`, the last to be delivered first.
+    """Move ready messages without a key, the last to be delivered, into new segments of `contents`.
 
-    Nothing moves while at most 2000 messages are ready, and half of `max_bytes`. Names end in `stem`. Writes no object.
+    Up to 2000 stay, in half of `max_bytes`, and always one. Names end in `stem`. Writes no object.
     """
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
@@ -414,7 +414,7 @@ def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]])
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
     """Move up to 1000 messages from the end of `loose`, all delayed or all due, into a new segment.
 
-    It has `most_bytes`, or one larger message. One message stays in `loose`.
+    It has at most `most_bytes`, or one larger message. `loose` needs two messages, and keeps one.
     """
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []

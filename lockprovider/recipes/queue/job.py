@@ -286,7 +286,7 @@ class Job(ProcessBound):
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
-    """Check the arguments, and return the message to put, due `delay_s` from now.
+    """Return the message to put, with a copy of `body` (JSON or bytes), due `delay_s` from now.
 
     Raises InvalidInput, or TooLarge above 256 KiB.
     """

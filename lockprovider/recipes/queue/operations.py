@@ -128,9 +128,10 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change `contents` by one operation, and return its result. `sent`: an earlier try may have done it.
+    """Change `contents` by one operation; return what `_put`, `_take`, `_beat`, `_redrive` or `_purge` does, else None.
 
-    Raises the operation's error, SegmentWanted, or Forgotten: a repeat cannot be told from a new one.
+    Raises the operation's error, SegmentWanted, or Forgotten (a repeat is unclear). `sent`: an earlier try may have
+    done it.
     """
     match operation:
         case Put():
@@ -159,7 +160,7 @@ def carry_out_all(
 ) -> list[Any]:
     """Apply a batch in its order; return each operation's result or error.
 
-    A producer's failed put fails its later ones. After a change spills segments, raises `rev`, and records the id
+    A producer's failed put fails its later ones. After a change spills segments, increments `rev`, and records the id
     `batch`. `sent` marks operations that may be done. Raises only SegmentWanted: use a new copy.
     """
     results: list[Any] = []
@@ -198,9 +199,10 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message, record its producer's number, and return the message's number, or PutBefore for a repeat.
+    """Add a message, record its producer's number; return the message's number, or PutBefore for a repeat.
 
-    Raises SequenceGap for a lower number, Fenced, QueueFull, Overloaded, and Forgotten if `sent` and unclear.
+    Raises SequenceGap for a lower number that is no repeat, Fenced, QueueFull, Overloaded, and Forgotten if `sent` and
+    unclear.
     """
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
@@ -231,9 +233,9 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
 
 
 def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """At 1000 producers, named or unnamed, forget the longest idle unnamed one, or raise.
+    """At 1000 unnamed producers forget the longest idle, or raise Forgotten if `sent`; at 1000 named raise Overloaded.
 
-    A new named producer raises Overloaded; an unnamed one with `sent` raises Forgotten.
+    `producer` is new; only its kind counts.
     """
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
@@ -250,7 +252,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     """Number messages, make them ready, and return the numbers; or raise QueueFull and add none.
 
-    `freed`: bytes that the caller then removes.
+    `freed`: bytes subtracted from `size` here, which the caller then removes.
     """
     messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed
@@ -403,7 +405,7 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
-    """Make these dead letters ready, with all attempts; return how many. Unknown numbers are skipped."""
+    """Make these dead letters ready, their attempts counted anew; return how many. Unknown numbers are skipped."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0)
@@ -414,9 +416,9 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
-    """Remove all messages but claimed ones, with segments; return how many.
+    """Remove ready and dead messages, and references to segments; return how many messages.
 
-    Raises StateConflict unless the revision is `rev` and this batch has changed nothing.
+    Raises StateConflict unless the revision is `rev` and `contents` has not changed.
     """
     if contents.rev != rev or contents.changed:
         raise StateConflict(
@@ -501,7 +503,7 @@ class QueueCodec:
 
     @staticmethod
     def encode_result(result: Any) -> Any:
-        """Encode an operation's result as JSON."""
+        """Encode a Put's, Take's, End's or Beat's result as JSON."""
         match result:
             case PutBefore(n):
                 return ["was", n]

@@ -165,10 +165,9 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         key: Callable[[Any], str] | None = None,
         fence: Any = None,
     ) -> list[Receipt]:
-        """Put messages in their order, up to 1000 at once. With a `producer` they are numbered from 1.
+        """Put messages in their order, up to 1000 at once. `key(body)` returns a message's key.
 
-        After an error, repeat it with the same messages and producer: none is put twice. `key(body)` returns a
-        message's key.
+        With a `producer` they are numbered from 1, and after an error the same call may be repeated: none is put twice.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -198,7 +197,9 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return self._writer.read()[0].producers.get(check_producer(producer, "producer"), (0, 0, ""))[0]
 
     def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
-        """Claim the next message, which a heartbeat prolongs until its end; None if none came in `timeout` seconds.
+        """Claim the next message; None if none came in `timeout` seconds, or before `stop`.
+
+        A heartbeat prolongs the claim until the job's end; without one it lapses after `visible_s` (None: the queue's).
 
         Raises:
             QueueFull: dead letters leave no room for the messages that wait in segments.
@@ -284,7 +285,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
         A message is acked when `fn` returns, and given back when it raises; then `on_error(job, error)` is called.
-        Raises what `claim` raises, which ends the work.
+        Raises what `claim` or `on_error` raises, which ends the work.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -296,7 +297,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
-            """Work on messages, and count them, until none is left or `errors` has one; append an own error."""
+            """Work on messages, and count them, until `_claimed_jobs` ends; append an own error to `errors`."""
             try:
                 for job in self._claimed_jobs(visible_s, until_empty=until_empty, errors=errors):
                     failed = _failed(job, fn, tell)
@@ -463,9 +464,9 @@ def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn(job)`, then ack; return whether either raised.
+    """Call `fn(job)`, then ack; return whether either raised, after `tell(job, error)`.
 
-    An exception gives the message back, and `tell(job, error)` gets it.
+    An exception of `fn` gives the message back.
     """
     try:
         with job:
@@ -502,9 +503,9 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Await `fn(job)`, then ack; return whether either raised.
+    """Await `fn(job)`, then ack; return whether either raised, after `tell(job, error)`.
 
-    An exception gives the message back, and `tell(job, error)` gets it.
+    An exception of `fn` gives the message back.
     """
     try:
         async with job:
@@ -575,7 +576,10 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:
-            """Work on messages, and count them, until `stop`, none is left, or `errors` has one; add an own error."""
+            """Work on and count messages until `stop`, an entry in `errors`, or, with `until_empty`, none is ready.
+
+            Appends an own error to `errors`.
+            """
             try:
                 while not self._sync.stopping and not errors:
                     job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)

@@ -263,7 +263,10 @@ class QueueWriter:
             self.segments.remove(progress.touched - _names(contents))
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Read the queue and needed segments; return the first `limit` messages in the order of delivery."""
+        """Read the queue and needed segments; return the first `limit` ready messages, in the order of delivery.
+
+        Delayed ones count, too.
+        """
         while True:
             contents, version = self.read()
             shown = contents.copy()

@@ -89,9 +89,9 @@ class Changed:
 def apply_all(
     base: Document | None, changes: Sequence[StateChange], stamp: Stamp, over: int = 0, *, exclusive: bool = True
 ) -> Changed:
-    """Apply changes in their order to `base` (None: no state), each to the result of the one before.
+    """Apply changes in order to `base` (None: no state); return the draft, its `serial` not raised, and each error.
 
-    A failed one changes nothing. An open edit of an epoch above `over` locks updates; without `exclusive` none does.
+    A failed change changes nothing. With `exclusive`, an open edit of an epoch above `over` locks updates.
     """
     start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
     draft = start
@@ -111,10 +111,10 @@ def apply_all(
 
 
 def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
-    """Return the draft after one change, or the draft itself if nothing changes. Calls users' functions.
+    """Return the draft after one change, `draft` itself if nothing changes. Calls users' functions.
 
-    Raises Fenced; StateConflict unless `serial` is that of `start`, and the change the batch's first; StateLocked
-    during an edit above `over` (None: never).
+    Raises Fenced; StateLocked during an edit above `over` (None: never). A change with a `serial` raises StateConflict
+    unless `start` has it and is unchanged.
     """
     reached = draft.serial + (draft is not start)  # by the batch's earlier changes
     match change:
@@ -215,7 +215,7 @@ class StateWrite:
     def looked(self, now: Document | None) -> StateWrite:
         """Return the write, with its verdict or next step, after a read of the path (None: no object).
 
-        An older serial: write again. A newer one: read the history.
+        An older serial, or no object where none was: write again. A newer one: read the history.
         """
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)

@@ -62,7 +62,7 @@ class Document:
         return self.edit.epoch if self.edit is not None and self.edit.open else 0
 
     def encode(self) -> bytes:
-        """Encode as JSON; raise TooLarge above 192 MiB or what readers parse."""
+        """Encode as JSON; raise TooLarge above 192 MiB, 72 levels or 2,000,000 items."""
         fields: dict[str, Any] = {"format": _FORMAT, "lineage": self.lineage, "serial": self.serial}
         fields |= {"write": self.write, "epoch": self.epoch, "by": self.by, "at": self.at_ms}
         if self.reason:

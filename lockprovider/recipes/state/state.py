@@ -181,8 +181,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
-        Concurrent updates share a write, and fail alone; the revision has the value after the last of them. `fn` may
-        run several times, on another thread.`fence` is a lease or its epoch.
+        Concurrent updates share a write, but no errors; the revision has the value after the last of them. `fn` may run
+        several times, on another thread; its errors are raised. `fence` is a lease or its epoch.
 
         Raises:
             Fenced: `fence` is older than the newest.

@@ -78,9 +78,9 @@ class TerraformBackend:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:
-        """Carry out a request (GET, POST, DELETE, LOCK, UNLOCK), one at a time except GET, and return its reply.
+        """Carry out a request (GET, POST, DELETE, LOCK, UNLOCK), one at a time except GET; return its reply.
 
-        Errors are replies, too: 423 with the LockInfo of the lock, 405 for other methods, else by `_STATUS`.
+        `query`: `ID`, `force`. Errors are replies: 423 with the LockInfo, 405 for other methods, else by `_STATUS`.
         """
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
@@ -117,9 +117,9 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, self.state.codec.decode(stored.value))
 
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
-        """Store the state in `body` under the lock held here, if `identity` is its ID, or without any lock and ID.
+        """Store the state in `body` if `identity` is the ID of the lock held here, or "" while none is held.
 
-        Another ID gets 423, or 409 if no lock is held. May raise StateConflict.
+        Another ID gets 423, or 409 if none is held. `force`: see `TerraformState.replacing`.
         """
         snapshot = TerraformState.decode(body)
         held = self._held
@@ -392,7 +392,8 @@ class TfLock(AtUrl):
 
         Raises:
             StateConflict: another client has it now; it was left.
-            NotSupported, StoreError: it was not removed.
+            NotSupported: it was not removed.
+            StoreError, OutcomeUnknown: it may be removed; do it again.
 
         >>> lock.unlock(mine), lock.shown()
         (True, None)

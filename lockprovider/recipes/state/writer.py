@@ -115,7 +115,7 @@ class StateWriter:
             self.store.delete_all([entry.path for entry in earlier])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
-        """Send the request of the write's next step (archive, replace or read); return the write after it."""
+        """Send the write's next request (archive `base`, replace it by `data`, or read); return the write after it."""
         match turn.next:
             case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
@@ -159,10 +159,10 @@ class StateWriter:
         return f"{self.path}.d/history/{lineage}/{serial:012d}"
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Write changes together, again after each lost race; return each one's document (None: no state) or error.
+        """Write changes together, again after lost races; return each's error or the last document (None: no state).
 
         Unavailable: others won until the timeout. If an open edit locks a change, acquires and releases the lock of
-        edits, to see whether it lives.
+        edits, to see whether the editor lives.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s

@@ -134,7 +134,7 @@ def draft(
 def _append(head: Head, table: dict[str, Producer], append: Append, before: int) -> Appended:
     """Record the append in `table`; return its position, after `before` records of the slot.
 
-    A new client raises the name's epoch. Raises Overloaded beyond 1000 names.
+    A new client raises the name's epoch. Raises Overloaded beyond 1000 names; forgets idle unnamed producers.
     """
     previous = table.pop(append.producer, None)  # the longest idle are first
     if previous is None:
@@ -304,7 +304,7 @@ class Appending:
         )
 
     def taken(self) -> dict[str, int]:
-        """Return, by client, the epoch under which it may have taken its producer's name, by drafts maybe written."""
+        """Return each client's epoch of its producer's name, as taken by drafts that are, or may be, written."""
         epochs = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers

@@ -270,7 +270,10 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 
 
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """Yield the slots from `start` to the end, and the seal, reading up to 8 concurrently. Raises as `_batch`."""
+    """Yield the slots from `start` to the end or the seal, also empty ones. Reads up to 8 concurrently.
+
+    Raises as `_batch`.
+    """
     slot, at_once = start.slot, 1
     while True:
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
@@ -286,9 +289,9 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
 
 
 def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch:
-    """Return the slot's records from `offset` on.
+    """Return the records of `slot`, read as `place`, from `offset` in the log on.
 
-    Raises Trimmed if its place holds a later slot, InvalidInput if `offset` is past its end.
+    Raises Trimmed if `place` has a later slot, InvalidInput if `offset` is past its end.
     """
     head = place.head
     if head.slot > slot:
@@ -439,9 +442,9 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> None:
-    """Free a ring's place for `slot`, unless it is free, by raising the floor; raise LogFull if it is still kept.
+    """Raise the floor, unless a ring's place is free for `slot`; raise LogFull if it is still kept.
 
-    The floor rises to the slowest reader, or with `retain="slots"` by up to an eighth of the ring.
+    The floor rises to the slowest reader, if any, or with `retain="slots"` by up to an eighth of the ring.
     """
     if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
         return

@@ -244,7 +244,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         """Raise the floor to `before`, and return the first kept slot; records below may be overwritten.
 
         Without `before` the floor rises to the slowest named reader, which with `retain="readers"` it never passes.
-        Raises InvalidInput without `before` and readers.
+        Raises InvalidInput with neither `before` nor readers.
 
         >>> log.trim(before=log.end()) == log.end().slot
         True

@@ -105,7 +105,10 @@ class LogWriter:
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
-        """Do what the batch needs next: find the end, write, or read its place."""
+        """Do what the batch needs next: find the end (then `_draft_after`), write, or read its place.
+
+        Returns its next state.
+        """
         match turn.need:
             case AppendStep.END:
                 last = self._objects.last(turn.search_from).head
@@ -122,9 +125,9 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Make room and write the draft, reading its place first if the condition is unknown; cache a won end.
+        """Make room and write the draft; return the batch's next state. Raises LogFull.
 
-        Raises LogFull.
+        Caches a won end. With an unknown condition it reads the place first, and may not write.
         """
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft
@@ -275,9 +278,10 @@ class Appender(ProcessBound):
         return answer
 
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
-        """Append records in their order, many to a write; a named producer's are numbered from `first`.
+        """Append records in their order, many to a write; a named producer needs `first`, the number of the first one.
 
-        After an error, some may be in the log: repeat it with the same `first` and records.
+        After an error, some may be in the log: with a name repeat the same call; without one it would append them
+        twice.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]

@@ -252,7 +252,7 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
-    """Raise `InvalidSettings` for an unknown key of `OWNED`, or one that resembles an honoured key."""
+    """Raise `InvalidSettings` for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key."""
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
     from difflib import get_close_matches  # noqa: PLC0415 - rare

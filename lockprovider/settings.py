@@ -226,7 +226,7 @@ def from_url(url: str) -> Options:
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
     """Return each setting's config key and unit; `renew` has Hudi's older key if `config` does.
 
-    Raises `InvalidSettings` if both keys differ.
+    Raises `InvalidSettings` if both keys disagree.
     """
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:

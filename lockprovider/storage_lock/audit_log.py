@@ -159,7 +159,7 @@ class AuditLog:
     def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
         """Write the file if the audit's switch is on, else drop it and its later lines.
 
-        Reads the switch at most once a minute while off. Store errors only log a warning.
+        Reads the switch until it is on, at most once a minute. Store errors only log a warning.
         """
         try:
             if self._is_wanted(timeout_s):

@@ -246,7 +246,7 @@ _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Judge an intent: `Decided` if the log has its stem, else as `decider.refuse` says.
+    """Judge an intent: `Decided` if the log has it, `Refused` if the decider refuses it, else `Undecided`.
 
     `Void` if the log is another, starts later, or cannot judge it.
     """
@@ -386,10 +386,10 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
 def after_listing(
     record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """Choose whether the leader, after listing intents, writes, waits, or steps down.
+    """After listing intents, choose to write, wait, or step down.
 
-    It steps down for a due yield window (`yields`), or after two empty rounds. `batch` is what its write can decide.
-    `is_due`: the last write is a round ago.
+    The leader steps down for a due yield window (`yields`) with nothing pending, or after two empty rounds. `batch`:
+    what a write can decide. `is_due`: the last is a round ago.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:

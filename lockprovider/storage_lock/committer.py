@@ -354,7 +354,7 @@ class CommitSteps:
     def _applied_by_others(self, known: KnownRecord) -> int | None:
         """Return the index, among all pending publishes, of the first own one that another client applies.
 
-        None if this client does, if that client is overdue, or if the record soon shows it.
+        None without one, if that client is overdue, or if the record soon shows it.
         """
         record, now_s = known.record, self._world.monotonic_s()
         if self._record_shows_applied:
@@ -366,9 +366,11 @@ class CommitSteps:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the pending publish at index `position` is applied; unordered, also each before it.
+        """Read, once due, whether the pending publish at index `position` is applied.
 
-        Notes it, and returns the pause in seconds, 0 if they are.
+        If unordered, also those before it.
+
+        Notes it, and returns the pause in seconds, 0 if so.
         """
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
@@ -454,7 +456,9 @@ class CommitSteps:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: commit_rules.Situation) -> float:
-        """Lead one round: list intents; then write the record, after a sleep for the pace, wait, or step down.
+        """Lead one round, once due: list intents, then sleep and write the record, wait, or step down.
+
+        It lists only if any may be decided.
 
         A refused write also ends the lead. Returns the pause in seconds.
         """

@@ -100,7 +100,7 @@ class Driver:
     def feed(self, event: machine.Event) -> Answer:
         """Step the lease machine by an event, send the requests that it asks for, and feed their answers.
 
-        Returns its last effect, None without one. Request errors pass.
+        The caller holds `step_guard`, and carries out a returned `Apply`. None: no effect. Request errors pass.
         """
         while True:
             before = self.state
@@ -118,7 +118,7 @@ class Driver:
     def tick(self) -> machine.Ended | None:
         """Return how the lease has lapsed by now, None if not, without a request or a wait.
 
-        Marks the machine as `Lost`, unless another thread is feeding it.
+        Marks the machine as `Lost`, unless a write is unanswered or another thread feeds it.
         """
         state = self.state
         after, effect = machine.step(self._me, state, machine.Tick(self.world.monotonic_s()))
@@ -151,7 +151,7 @@ class Driver:
         return machine.Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
-        """Log a step that succeeded under a held lease, and audit all but a release."""
+        """Log a step after which the lease is held, and audit one that acquired, renewed or committed."""
         held = self.held()
         if held is None or not isinstance(answer, machine.Done):
             return

@@ -147,9 +147,9 @@ class Lease:
         When this returns, the object is at `path`. To stage ahead, pass the handle of `Lock.stage` as `path`. With
         `data` as well, the staged copy is not read again; it must still exist.
 
-        `new` promises that nothing is at the path; with the bytes at hand it is then not read. Remove a copy that was
-        staged ahead yourself (`Lock.unstage`), after the release. If other bytes are there, they stay, the publish is
-        set aside, and the log ends.
+        `new` promises that nothing is at the path; with the bytes at hand it is then not read. If other bytes are
+        there, they stay, the publish is set aside, and the log ends. A copy that was staged ahead is deleted here, but
+        with `new`: then remove it yourself (`Lock.unstage`), after the release.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.
@@ -180,10 +180,10 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish.
+        """Commit and apply the publish. Errors while a sent commit is unsettled become `PublishUnknown`.
 
-        If the lease ends before, read whether it took effect: raises `LeaseLost` if not, and `PublishUnknown` if that
-        is unknown, or left to the next holder.
+        If the lease ends, read whether it took effect: `LeaseLost` if not, `PublishUnknown` if unknown or left to the
+        next holder.
         """
         publisher, tried = self._client.publisher, False
         try:

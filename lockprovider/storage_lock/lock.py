@@ -138,9 +138,10 @@ class Lock:
         return self._held
 
     def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
-        """Wait for this client's other threads, acquire the lock, and start the lease's heartbeat.
+        """Wait for this client's other threads, check the store once, acquire the lock, and start its heartbeat.
 
-        Checks the store first, once. If this thread holds the lock, count its lease once more.
+        A holding thread's lease only counts once more. `keeps_log`: the record keeps a log. Raises `NotAcquired` after
+        `timeout_s`.
         """
         client = self._of_this_process()
         held = client.lease

@@ -411,7 +411,7 @@ def _validity_ms(me: Me) -> int:
 def _written(me: Me, write: Writing, version: Version) -> Step:
     """Return the step after a write was stored at `version`: idle after a release, else held until a new deadline.
 
-    Pending publishes must be applied first.
+    Unapplied publishes make it `Rolling`, with an `Apply` except after a renewal.
     """
     deadline_s = write.sent_s + me.settings.validity - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
@@ -451,7 +451,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
-    """Return the step if the record has this write, or the lease without it; None if it is over."""
+    """Return the step if the record read has this write, or still the lease without it; None if the lease is over."""
     record, version = seen.record, seen.version
     if record is None or version is None or record.owner != me.owner:
         return None
@@ -539,8 +539,7 @@ PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path"
 def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool) -> PublishStep:
     """Choose the next step of a publish not known to be done; "never": it was not sent, and will not be.
 
-    `tried`: a write that commits it was sent. `ended`: the lease, under which `state` was, is known to be over.
-    `record_is_seen`: the record was read after that.
+    `tried`: its commit was sent. `ended`: the lease is known to be over. `record_is_seen`: the record was read since.
     """
     if not ended:
         match state:

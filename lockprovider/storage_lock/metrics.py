@@ -195,7 +195,7 @@ class Recorder:
 def _counted(owner: str, before: State, event: Event, after: State, effect: Effect | None) -> tuple[str, ...]:
     """Return the names of counters that this step raises by one, mostly none.
 
-    They count a take from a lapsed holder, a lease lost to another client, and a release.
+    They count a take from a lapsed holder, a loss found by a read, and a release, confirmed or not.
     """
     match before, event, effect:
         case _, TakeLock(RecordSeen(record=LockRecord(is_free=False, owner=holder))), PutRecord() if holder != owner:

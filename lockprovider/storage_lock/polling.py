@@ -101,9 +101,9 @@ def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take by a client that is first in a free lock's waiters, or None.
+    """Return the take of a free lock by its first waiter that is not too slow, or None.
 
-    Those ahead may have been too slow. Outside the waiters, it must have waited a round.
+    Also if the lock is its own, was left for 4.5 s, or, outside the waiters, after a round.
     """
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)
@@ -140,9 +140,10 @@ def _noted(waiter: Waiter, observation: Observation) -> Waiter:
 
 
 def _should_join(waiter: Waiter, observation: Observation) -> bool:
-    """Return whether to join the record's waiters, after a round in vain.
+    """Return whether to join the waiters, after a round in vain.
 
-    If none wait, once both the wait and the holder's turn exceed 0.2 s. Never for a record with unknown fields.
+    If none wait and `turn_ms` is 0: once wait and holder's turn exceed 0.2 s. Never after a lost race or with unknown
+    fields.
     """
     record = observation.record
     if not observation.understood or not waiter.name or waiter.name in record.waiters or observation.lost_race:
@@ -177,9 +178,9 @@ def _slowing_s(waiter: Waiter, observation: Observation, jitter: float) -> float
 
 
 def _until_takeable_s(waiter: Waiter, observation: Observation, jitter: float) -> float:
-    """Return the seconds until a held lock lapses, or a free one was left by those ahead.
+    """Return the seconds until a held lock lapses, or until waiters ahead have let a free one pass.
 
-    Adds up to 0.15 s of jitter.
+    `jitter`, in [0, 1), adds up to 0.15 s.
     """
     if waiter.free_since_s is None:
         takeable_s = (observation.record.lapses_ms - observation.now_ms) / 1000
@@ -264,7 +265,7 @@ def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
 def turn_ms(record: LockRecord, now_ms: int) -> int:
     """Return the running mean of turns' lengths, with the turn that ends at `now_ms`.
 
-    An outlier counts at most double. 0 without waiters or holder.
+    A long one counts at most double; a very short one weighs half. 0 without waiters or holder.
     """
     if not record.waiters or record.holder is None:
         return 0

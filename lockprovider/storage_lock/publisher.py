@@ -54,7 +54,7 @@ class Publisher:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Return the handle of a publish: small `data` is enclosed, larger is written to a new object in `staged/`.
 
-        Writes nothing at `path`.
+        Writes nothing at `path`. `unshared`: no other publish writes there.
         """
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
@@ -91,8 +91,8 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        `over` returns how the lease has ended, None if it has not. `new`: nothing is at the path, so with `data`
-        neither is read before.
+        `over` returns how it has ended, or None. `new`: nothing is at the path, so with `data` neither path nor staged
+        copy is read before.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -138,9 +138,10 @@ class Publisher:
             return step, None
 
     def _apply_own(self, decision: machine.Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided.
+        """Apply what this client has just decided, from `data` if given.
 
-        Raises `PublishUnknown` if that may have been too late, and `AlreadyExists` if it was set aside.
+        Raises `PublishUnknown` if that may have been too late, and `AlreadyExists` or `Unappliable` if it was set
+        aside.
         """
         pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)
@@ -152,9 +153,11 @@ class Publisher:
             self._drop_set_aside(pending)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
-        """Read the record; raise `PublishUnknown` if a JVM writer may have had the lock before.
+        """Read the record; raise `PublishUnknown` if a JVM writer may have held the lock since `began_s`.
 
-        Not if the record names the publish; also if the read fails.
+        Also if the read fails.
+
+        Never if the record names the publish.
         """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
@@ -173,7 +176,7 @@ class Publisher:
     def _drop_set_aside(self, pending: Pending) -> None:
         """Renew the record without a publish that was set aside.
 
-        Always raises: `AlreadyExists` if that is stored, else `Unappliable`.
+        Always raises: `AlreadyExists` if the renewal is stored, else `Unappliable`.
         """
         details_path = self.set_aside[pending.path]
         message = f"{pending.path!r} already exists with other bytes; the publish was set aside, see {details_path!r}"
@@ -189,8 +192,9 @@ class Publisher:
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
         """Read the record, then the path, to settle a commit under the ended lease of `epoch`.
 
-        See `settle_commit`; without `tried` it was not committed. Read `tried` before any thread learns of the end: the
-        next lease resets it.
+        "apply": the next holder will.
+
+        Without `tried`, "not_committed". Read `tried` before any thread learns of the end.
         """
         driver, seen = self._driver, None
         while True:
@@ -225,9 +229,10 @@ class Publisher:
         self._note_applied(decision.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
-        """Apply one publish; True if it is at its path.
+        """Apply one publish; True if it counts as applied.
 
-        If other bytes are, write its details to `set_aside/`, log a warning, and return False. Other errors pass.
+        If its path has other bytes (`breaks`: or its own are unusable), write details to `set_aside/`, log a warning,
+        and return False. Other errors pass.
         """
         try:
             apply(self._store, pending, data, left_s)
@@ -276,7 +281,7 @@ def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) ->
 
     Raises:
         AlreadyExists: another object is at the path.
-        LockError: the staged copy is gone or was changed.
+        LockError: the staged copy is gone, or bytes have another digest.
     """
     stored_digest = digest_at(store, pending.path, _look_s(left_s))
     if stored_digest not in (None, pending.digest):

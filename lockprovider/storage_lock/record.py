@@ -177,9 +177,9 @@ class LockRecord:
 
 
 def _log(value: Any, path: str) -> Log | None:
-    """Decode the record's log, None if absent; its entries stay packed.
+    """Decode the record's `log` object, None if absent; its entries stay packed.
 
-    Raises `Undecodable` beyond 128 entries or 1 MiB. Later errors name `path`.
+    Raises `Undecodable` beyond 128 entries or 1 MiB. Errors of later unpacking name `path`.
     """
     if value is None:
         return None
@@ -222,7 +222,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a pending publish, or None; bytes that were left out come from the log's last entry.
+    """Decode a publish's JSON object, None if absent; bytes that were left out come from the log's last entry.
 
     `is_first`: it precedes another, so none may precede it.
     """
@@ -386,7 +386,7 @@ class Log:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All entries, oldest first; raises `MalformedRecord` for other bytes or another number of them."""
+        """All entries, oldest first; raises `MalformedRecord` if they are damaged or not `next - first` many."""
         where = f" {self.where!r}" if self.where else ""
         with undecodable_as(MalformedRecord, f"the log in the lock record{where} is damaged", REMOVE):
             entries = unpack(self.packed)
@@ -502,9 +502,9 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the next write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with new entries, dropping the oldest beyond 128 or 16 KiB.
+    """Return the log with new entries, dropping the oldest beyond 128, or beyond 16 KiB packed.
 
-    An entry too large to keep has no bytes; older than 16, it loses its `first`.
+    Entries too large to keep have no bytes; those before the newest 16 lose their `first`.
     """
     newest = (
         Entry.of(pending) if fits_log(pending) else Entry(pending.path, pending.digest, None) for pending in pendings
@@ -544,9 +544,9 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 
 
 def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
-    """Decode one entry from its `fields`, and its bytes in `rest` from offset `at`; returns the offset after it too.
+    """Decode one entry, and its bytes in `rest` from offset `at`; returns the offset after it too.
 
-    Size -1: its bytes were not kept.
+    `fields`: path, digest, size (-1: bytes not kept), and the fields of its `first`, if any.
     """
     path, digest, size, *before = fields
     if len(before) > (not is_first):

@@ -43,7 +43,9 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply `all_pending`, instead of earlier work, until `until_s`; objects of `new` cannot exist yet.
+        """Start to apply `all_pending`, instead of earlier work, until `until_s` (monotonic).
+
+        Objects of `new` cannot exist yet.
 
         Skips what is known as applied. A local store's are applied before it returns.
         """
@@ -167,7 +169,7 @@ class RecordWriter:
         return known
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record that decides `batch` over `known`, start to apply it, and audit it.
+        """Write the record that decides `batch` over `known`, start to apply it, and audit it unless empty.
 
         False if refused or unknown: then it stays in doubt. `leading_s`: announced time as leader, 0 for none.
         """

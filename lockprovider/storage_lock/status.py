@@ -64,7 +64,9 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the record and, by a second request, the store's time; without one, the status is by this machine's clock.
+    """Read the record (None: absent) and, by a second request, the store's time.
+
+    If that is unknown, this machine's clock counts.
 
     May raise `MalformedRecord`.
     """

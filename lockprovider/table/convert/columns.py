@@ -273,9 +273,9 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return a type like `owner`, at `path`, but with only a field of type `kind` at the path `rest` in it.
+    """Return a type like `owner` with only one field, of type `kind` at its inner path `rest`; `path`: the owner's.
 
-    Raises InvalidInput if that is in no struct.
+    Raises InvalidInput if `rest` leads into no struct.
     """
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
@@ -305,7 +305,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
-    """Return `old` with the nested fields of `new` added; raise `UnsupportedSchema` if plain types lose values."""
+    """Return `old` plus nested fields of `new`; raise `UnsupportedSchema` unless other types fit it without loss."""
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):

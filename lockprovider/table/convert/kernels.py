@@ -32,7 +32,7 @@ class TooLong(Exception):
 
 
 def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Return the kernel that converts arrays to `column`; it changes no value unless `rule` is `ROUNDED`.
+    """Return the kernel that converts arrays to `column`; unless `rule` is `ROUNDED`, changed values raise WouldChange.
 
     `rule` must not be `REFUSED`.
     """

@@ -85,7 +85,7 @@ def _is_refused(kernel: Callable[[pa.Array], Any], values: pa.Array) -> bool:
 
 
 def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
-    """Return the position of the first value whose part `is_refused`, by bisection; there must be one."""
+    """Return the position of the first refused value, by bisection; there must be one. `is_refused` tests slices."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -113,8 +113,8 @@ class _Compiler:
     ) -> list[tuple[int | None, Convert]]:
         """Match fields by name; return each target field's source index (None if missing) and step.
 
-        Appends misfits of repeated and missing fields and, except with `READ`, unknown ones. `path`: their struct's, or
-        empty.
+        Appends misfits of repeated fields; except with `READ`, of unknown ones, and missing ones that are `needed`, not
+        nullable, or refused by `missing`. `path`: their struct's.
         """
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
@@ -283,7 +283,7 @@ def _list_of(step: Convert, target: pa.DataType) -> Convert:
 
 
 def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit | None) -> Convert:
-    """Return a step between maps; it raises `_ValueMisfit` with `misfit` for a repeated key."""
+    """Return a step between maps; a repeated key raises `_ValueMisfit` with `misfit`, or stays without it."""
 
     def run(values: pa.Array) -> pa.Array:
         """Convert the keys and values of maps; with `misfit`, equal keys raise `_ValueMisfit`."""
@@ -320,7 +320,8 @@ class Plan:
     def steps(self) -> list[tuple[int | None, Convert]]:
         """Each table column's index in the rows (None if missing) and step.
 
-        Warns of meta columns in `source`; raises the plan's error with all misfits.
+        Unless `rules` is `READ`, warns of meta columns in `source`. Raises DoesNotFit (with `READ` Corrupt) with all
+        misfits.
         """
         if self.rules is not READ:
             without_meta_columns(self.source)
@@ -351,7 +352,10 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert a column by `step`, chunk by chunk; raise the plan's error for the first value that does not fit."""
+        """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; `_same` keeps it.
+
+        Raises the plan's error for the first value that does not fit.
+        """
         if step is _same:
             return column
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]

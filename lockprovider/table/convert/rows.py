@@ -36,7 +36,7 @@ def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.
     """Return a RecordBatchReader unchanged, and other rows as a table in memory.
 
     `columns` returns the table's columns, and is called only for pandas objects that may be maps or structs. Raises
-    InvalidRecords for no rows or bad names, UnsupportedSchema for types that Arrow lacks.
+    InvalidRecords for other objects or bad names, UnsupportedSchema for what Arrow cannot hold.
     """
     match rows:
         case pa.Table() | pa.RecordBatchReader():
@@ -70,7 +70,7 @@ def _check_names(names: list[Any]) -> None:
 
 
 def _of_arrow(frame: Any) -> pa.Table:
-    """Read a polars frame or an Arrow stream into memory; raise UnsupportedSchema for types that Arrow lacks."""
+    """Read a polars frame or Arrow stream into memory; raise UnsupportedSchema for types pyarrow or tables lack."""
     for name, dtype in frame.schema.items() if is_of("polars", frame) else ():
         for inner in _dtypes(dtype):
             if (why := _NO_COLUMN.get(str(inner))) is not None:
@@ -89,7 +89,10 @@ def _dtypes(dtype: Any) -> Iterator[Any]:
 
 
 def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
-    """Convert a pandas DataFrame without its index, NaN to null; call `columns` at most once."""
+    """Convert a pandas DataFrame without its index, NaN to null.
+
+    `columns` returns the table's columns, to tell maps from structs; called at most once.
+    """
     names = list(frame.columns)
     _check_names(names)
     table_columns: pa.Schema | None = None
@@ -115,7 +118,7 @@ _NULLS = ("NAType", "NaTType")
 
 
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
-    """Convert a pandas Series, NaN to null, dicts to maps where `column_type` has maps.
+    """Convert a pandas Series to an array, NaN to null, dicts to maps where `column_type` has maps.
 
     Raises UnsupportedSchema, which names the column, for values of mixed types.
     """

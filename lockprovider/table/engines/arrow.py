@@ -107,7 +107,7 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
-    """Write a plan's rows into new file groups or, with a bucket index, the buckets'.
+    """Write a plan's rows into new file groups or, with a bucket index, upsert them into the buckets'.
 
     A key twice in a partition raises InvalidRecords.
     """
@@ -150,7 +150,7 @@ def _rewritten(
 ) -> Iterable[WriteStat]:
     """Create new partitions and buckets' markers now; write changed files while the returned statistics are iterated.
 
-    `slices` returns the file slices to change. `at_once`: parallel files of a single partition.
+    `slices` returns the partitions' file slices to change. `at_once`: parallel files of a single partition.
     """
     existing = {file_slice.partition for file_slice in txn.slices()}
     _open(writer, [path for path, changes in by_partition.items() if len(changes.keys) and path not in existing])

@@ -159,8 +159,8 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write a partition's changes into `slices` and new file groups, up to `limit` files at once.
 
-    Of a repeated key the highest ordering value stays, else the last row; deletes win. A rerun with the same changes
-    and token `task` finds its first attempt's files.
+    `slices`: all of the partition. Of a repeated key the highest ordering value stays, else the last row; deletes win.
+    A rerun with the same token `task` and changes finds the first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -273,7 +273,7 @@ def _bucket_rewrites(
 ) -> Iterator[Callable[[], WriteStat | None]]:
     """Yield an unstarted job per changed bucket that writes its next file, or its first.
 
-    Skips deletes in an unknown bucket. Corrupt: slices that have no bucket, or share one.
+    Skips deletes in a bucket without files. Corrupt: a slice has no bucket, or two share one.
     """
     rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))
@@ -292,9 +292,9 @@ def _bucket_rewrites(
 def announce_buckets(
     writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, KeyedChanges], token: str
 ) -> None:
-    """Write the markers of all files that `rewrite_partition` will make, if these are known.
+    """Write the markers of all files that `rewrite_partition` may make in one object, unless these are few.
 
-    They are in a merge-on-read table with a bucket index, unless deletes lack ordering values.
+    Does nothing without merge-on-read and a bucket index, or if deletes lack ordering values.
     """
     index = writer.config.bucket_index
     looked_for = any(len(part.deletes) and part.values is None for part in changes.values())

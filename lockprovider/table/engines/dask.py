@@ -146,7 +146,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
     """Write rows as new ones into `txn`, without checking for existing keys; see `append`.
 
     Call it once per transaction. A key twice in a Dask partition raises InvalidRecords; twice in several is NOT
-    checked.
+    checked. With a bucket index, it upserts.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -224,7 +224,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run tasks and return their results in order.
+    """Run delayed tasks and return their results in order.
 
     Reports each finished one as progress; in a cluster's task only the begin.
     """

@@ -179,7 +179,7 @@ def short_for(
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
     """Convert rows to a pandas DataFrame that an upsert writes back unchanged; integers and booleans are nullable.
 
-    Nested types are `ArrowDtype`, and without `plain` dates, decimals and bytes, else Python objects.
+    Nested columns are `ArrowDtype`; dates, decimals and bytes are Python objects or, without `plain`, `ArrowDtype`.
     """
     with optional_import("pandas"):
         pandas = import_module("pandas")

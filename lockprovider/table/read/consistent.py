@@ -306,7 +306,7 @@ def _changes(
 ) -> Changes:
     """List files, and plan a window's changes by partition (`only`: these). Unless `continues`, every row is an insert.
 
-    Raises InvalidInput for a table column named like the operation.
+    Raises InvalidInput for a table column named like the operation, `HistoryGone` if files are gone.
     """
     schema = table.schema(span.then if span.then.writes else timeline)
     result = changes_schema(schema, columns)
@@ -346,7 +346,10 @@ def changes_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
 def check_since(
     table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
 ) -> None:
-    """Raise `HistoryGone` if commits after `start` were archived or undone, or (`is_checkpoint`) none has that time."""
+    """Raise `HistoryGone` if commits after time `start` were archived or undone.
+
+    With `is_checkpoint`, also if no instant has this time. An empty `start` passes.
+    """
     if not start:
         return
     archived = refuse_archived(table, start, order)

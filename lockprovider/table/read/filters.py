@@ -116,7 +116,10 @@ class OneOf:
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression that holds for all rows in the list; None for floats, the range for many values."""
+        """Return an expression true of all rows in the list; ignores `negated`. None for floats.
+
+        For many values, it covers their range.
+        """
         column = pc.field(self.column)
         if types.is_floating(self.kind):
             return None
@@ -321,7 +324,10 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Question:
-    """Return the question `column sign literal`, where `kind` is the column's type; `=` and `!=` become a `OneOf`."""
+    """Return the question `column sign literal` of a column of type `kind`.
+
+    It is a `OneOf` for `=`, `!=` and literals below all values.
+    """
     floor, exact = literal
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
@@ -367,7 +373,10 @@ def check_kind(value: Any) -> None:
 
 
 def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
-    """Convert tuples `(column, sign, value)`, or lists of them, of which one must be true."""
+    """Convert tuples `(column, sign, value)` that must all be true, or lists of these, of which one must be.
+
+    Raises InvalidInput.
+    """
     steps: list[FilterStep] = []
     either = Chain(OR)
     for terms in _alternatives(tuples):
@@ -381,7 +390,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
-    """Return lists of tuples, a flat list as one; raise `InvalidInput` unless all are (text, text, value)."""
+    """Return lists of tuples (column, sign, value), a flat list as one; raise `InvalidInput` for other shapes."""
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives

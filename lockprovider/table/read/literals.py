@@ -123,7 +123,7 @@ def position_of(literal: Any, kind: pa.DataType) -> Position:
 
 
 def literal_of(value: Any) -> Any:
-    """Convert a value of Python, NumPy, pandas or Arrow to a plain value or a `TimeLiteral`; any null becomes None."""
+    """Convert values of Python, NumPy, pandas or Arrow to plain ones or a `TimeLiteral`, nulls to None; others stay."""
     if isinstance(value, np.generic):
         plain = value.item()  # a number for times that Python lacks; NaT becomes None
         value = value if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int) else plain
@@ -145,7 +145,10 @@ def literal_of(value: Any) -> Any:
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a number among the integers of `kind`; beyond their range at its end, inexact. None: no number."""
+    """Locate a number among the integers of `kind`; None: no number. NaN raises LiteralMisfit.
+
+    Outside their range it is inexact: the greatest above, None below.
+    """
     if not _is_number(value):
         return None
     bits = kind.bit_width
@@ -207,7 +210,7 @@ def _among(kind: type) -> Callable[[Any, pa.DataType], Position | None]:
 
 
 def _in_texts(value: Any, _: pa.DataType) -> Position | None:
-    """Locate a text, always exactly; None: no text. A lone surrogate raises `LiteralMisfit`."""
+    """Return a text's position, always exact; None for another value. A lone surrogate raises `LiteralMisfit`."""
     if not isinstance(value, str):
         return None
     try:

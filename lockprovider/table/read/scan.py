@@ -85,7 +85,8 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan which files to read for the requested rows; calls `ranges_of` (`TablePlace.ranges`) at most once.
 
-    `columns` and `where` may name Hudi's meta columns, which `schema` lacks. Raises InvalidInput if they do not fit.
+    `columns` and `where` may name Hudi's meta columns, which `schema` and `columns=None` lack. Raises InvalidInput if
+    either does not fit.
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
@@ -168,7 +169,10 @@ def _merge_plan(
 def _within_ranges(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], ranges_of: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Leave out slices that known column ranges exclude; few slices stay without a call of `ranges_of`."""
+    """Leave out slices without logs whose ranges of columns `mentioned` exclude `expression`.
+
+    Returns few slices unchanged, without calling `ranges_of`.
+    """
     columns = [column for column in mentioned if footers.may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
@@ -212,7 +216,7 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition's text, integer or day from its path; None if the text is ambiguous."""
+    """Convert a path's text to a scalar; None if ambiguous or invalid, or `kind` is not text, integer or day."""
     if text is None or "/" in text:
         return None  # null and empty share one text; a path of several levels may be one value
     try:
@@ -228,7 +232,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 def _batches(
     place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice, merged with its logs; `ahead` decodes several row groups at once."""
+    """Yield the filtered rows of one slice, merged with its logs; without logs, `ahead` decodes in several threads."""
     if not file_slice.logs:
         parts = _base_tables(place, scan, file_slice, ahead=ahead)
     elif scan.merged is None:
@@ -247,7 +251,7 @@ def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> _
 def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
     """Yield a base file's unfiltered rows, without row groups that the bound excludes.
 
-    With a filter, caches the footer's note.
+    `ahead` decodes in several threads. With a filter, caches the footer's note.
     """
     with reading(file_slice.path):
         fragment = _fragment(place, file_slice)

@@ -180,7 +180,7 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
-        """Consume a bracketed list, leaving out values the column's type cannot hold; return its question."""
+        """Consume a list in parentheses; return a `OneOf` of the values that the column's type can hold."""
         self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:

@@ -83,10 +83,10 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Publish a clustering plan under the lock, for any process to run; return its begin time, None if it is empty.
+    """Publish a clustering plan under the lock; return its begin time, None if it is empty.
 
-    It joins only slices begun before `until`, if given. An `owned` plan keeps its heartbeat file; the caller runs it at
-    once.
+    It joins only slices begun before `until`, if given. Any process may run it. `owned`: the caller runs it at once,
+    and its heartbeat file stays.
     """
     _check(table, rule)
 
@@ -155,8 +155,8 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
     """Choose small slices to join, begun before `until` (empty: all), maybe none; store nothing.
 
-    Leaves out other plans' file groups, and those that pending writes would win. Raises UnsupportedTable for a JVM
-    writer's buckets.
+    Leaves out other plans' file groups, and those where the settings prefer a pending write. Raises UnsupportedTable
+    for JVM buckets.
     """
     snapshot = table.snapshot_of(timeline)
     if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
@@ -226,7 +226,7 @@ def _execute(
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
     """Remove and report the plan, and raise `WriteConflict`, if a write has precedence; else do nothing.
 
-    So have completed writes to the planned slices, and pending ones by the settings.
+    Completed writes to the planned slices have it, and pending ones by the settings.
     """
     timeline = snapshot.timeline
     names_by_group = {

@@ -61,7 +61,7 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Publish a compaction plan under the lock, for any process to run; return its begin time, None without logs."""
+    """Publish a compaction plan under the lock, for any process; return its begin time, None if none is needed."""
     _check(table)
 
     def plan(now: Timeline) -> bytes:

@@ -144,7 +144,7 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Become a plan's only executor: store its inflight state, and renew a heartbeat until the block ends.
+    """Store a plan's inflight state under the lock, as its only executor; run the block unlocked, with a heartbeat.
 
     `read` gets the lease and the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan,
     path)`. `owned`: an own plan's started heartbeat. Raises `Aborted` if another executor runs the plan, or an `owned`

@@ -132,7 +132,7 @@ def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
 
 
 def _content(table: TableContext, action: Archivable) -> Archived:
-    """Read an instant's completed file and its first non-empty plan, of a service or replacecommit; None if empty."""
+    """Read an instant's completed file and first non-empty plan, of a service or replacecommit; empty ones as None."""
     done = action.done
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}

@@ -45,7 +45,7 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest; return the files now."""
+    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest; return the present one."""
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
@@ -178,9 +178,9 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, and archive files that these do not name.
+    """Delete all manifests but the newest `keep` up to the present one, and archive files that the kept do not name.
 
-    Without such a manifest, deletes nothing.
+    Deletes nothing if it keeps all.
     """
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number

@@ -83,9 +83,9 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this lock record with its file slices, listed and cached if needed.
+    """Return the table at this lock record with its file slices, listed and cached if absent.
 
-    None if no log covers the record, or the log ended during the listing.
+    None if no log covers the record, or during the listing the log ended or files may have gone.
     """
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:

@@ -49,8 +49,8 @@ class CleanResult:
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
     """Finish dead cleaners' plans, then plan a clean by `policy` (None: the settings') and delete its files.
 
-    Returns the finished cleans, then the own one unless nothing was to delete. `dry_run` only returns what it would
-    delete.
+    Returns the finished cleans, then the own one, skipped if one is pending or nothing is to delete. `dry_run` only
+    returns what it would delete.
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)

@@ -76,7 +76,7 @@ def compact_if_due(table: TableContext) -> None:
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     """Remove dead compactions, compact the listing of files, remove old files and instants; return the begin time.
 
-    `own`: the metadata table's timeline. None if there is not one slice, or a log's instant does not count yet.
+    `own`: the metadata table's timeline. None unless it has exactly one slice, and all its logs' instants count.
     """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):

@@ -136,7 +136,10 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 
 
 def check_no_write(table: TableContext) -> None:
-    """List the timeline; raise `Aborted` if a write is pending, which may go by the present properties."""
+    """List the timeline; raise `Aborted` if a write is pending, whose writer may use the properties.
+
+    Call it under the lock.
+    """
     pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(

@@ -40,7 +40,7 @@ _STAYS_S = 60.0
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Delete a pending write under the lock, record the rollback, and report it; a completed or unknown write stays.
+    """Delete a pending write under the lock, record the rollback, and report it; ignore a completed or absent write.
 
     `only_if_dead`: a live writer's stays. `own`: the caller is its writer; its files go even if others rolled it back.
     With neither, takes over a live rollback.
@@ -87,7 +87,7 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Roll back `victim`, or finish its rollback: delete its listing, files, pending states and heartbeats.
+    """Roll back `victim`, or finish its rollback, and record it; delete listing, files, pending states and heartbeats.
 
     The caller holds `lease`. `fenced`: publish the plan by the lease, as `victim`'s writer may live.
     """
@@ -165,7 +165,7 @@ def remove_ended_beats(table: TableContext, timeline: Timeline) -> None:
 def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
     """Remove and report, under the lock, a clustering that a dead process was to run itself.
 
-    Returns False if it stays: its process lives, or any process may run it.
+    Returns whether it is gone; else its process lives, or any process may run it.
     """
     with table.lock.acquire() as lease:
         if planned not in table.listed_timeline().pending(Action.CLUSTERING):
@@ -221,7 +221,8 @@ def _remove_leftovers(table: TableContext) -> None:
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
     """Roll back dead writers, finish dead rollbacks and restores, remove dead processes' clusterings; except `spared`.
 
-    `eager`: all pending ones count as dead. Returns their begin times, oldest first.
+    Takes the lock for each. `eager`: live ones count as dead, except clusterings. Returns their begin times, oldest
+    first.
     """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
@@ -285,8 +286,8 @@ class RestoreResult:
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
     """Undo all writes after `version`, also pending ones, under the lock; first finish dead archivals and restores.
 
-    Raises `HistoryGone` if `version` or its files are gone, or a later write was archived or has a savepoint; `Aborted`
-    for a pending write with a metadata table.
+    Deletes any metadata table. Raises `HistoryGone` if `version` or its files are gone, or a later write was archived
+    or has a savepoint; `Aborted` for a pending write with a metadata table.
     """
     refuse_none(version)
     writable_config(table)

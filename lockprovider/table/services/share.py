@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-    """Write under the lock the properties that JVM writers adopt; return the changes, maybe none.
+    """Write under the lock the properties that JVM writers adopt; return the changes. `dry_run` only returns them.
 
     Also deletes statistics of a kept metadata table. `all_in_utc` skips the check of zones. Raises UnsupportedTable if
-    it would not be writable, perhaps `Aborted` for a pending write.
+    the table would not be writable, perhaps `Aborted` for a pending write.
     """
     if dry_run:
         return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
@@ -117,8 +117,8 @@ _TRIES = 10
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
     """Read all keys; if each is in its bucket, write the bucket index to the properties under the lock.
 
-    `bucket_by`: the hashed columns; empty: all keys. Raises UnsupportedTable for misplaced rows or another index,
-    `Aborted` if writers committed during ten tries.
+    `bucket_by`: the hashed columns; empty: all record keys. Raises UnsupportedTable for misplaced rows or another
+    index, `Aborted` if writers committed during each of ten tries.
     """
     config = table.config()
     keys = config.record_keys

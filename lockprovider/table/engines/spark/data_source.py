@@ -69,7 +69,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Open the table, remember the version to show, and return the columns, after `_operation` with `changes`."""
+        """Open the table, remember the version to show, and return the columns, `_operation` first with `changes`."""
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -230,7 +230,7 @@ class BatchReader(ReadsParts, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """List files; plan one task per file slice or, for net changes, per table partition.
 
-        Without `end`, up to the last commit.
+        Without `begin`, `end` and `changes`: the pinned snapshot. Else, without `end`: up to the last commit.
         """
         options, table, schema = self._options, self._options.open(), self._schema
         if options.begin is None and options.end is None and not options.changes:

@@ -191,7 +191,7 @@ def read(
 
 
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`.
+    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`; see `Table.upsert`.
 
     Call it once per transaction; without both it raises InvalidRecords. Spark caches the changes meanwhile.
     """
@@ -219,12 +219,12 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Write rows as new ones into `txn`, without checking for existing keys: one Spark job.
+    """Write rows as new ones into `txn`: one Spark job.
 
     Writes one file for each Spark partition and table partition in it. NOT checked without `check_keys`: that keys are
     new, and that no two Spark partitions share a key (`rows.repartition(*keys)` ensures this).
 
-    With a bucket index, two Spark jobs write by bucket, and of rows with the same key one is kept.
+    With a bucket index, two Spark jobs upsert the rows by bucket.
     """
     txn = inside(txn)
     txn.operation = "INSERT"
@@ -300,7 +300,7 @@ def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, o
 def delete_where(
     spark: SparkSession, txn: AnyTransaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
 ) -> None:
-    """Delete the rows for which `where` is true (not null) in `txn`, in `partitions` only: one Spark job.
+    """Delete in `txn` the rows of `partitions` (None: all) for which `where` is true: one Spark job.
 
     `alias` names the table in the condition.
 
@@ -377,7 +377,7 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
     """Describe a scan's rows as a DataFrame: Spark reads slices in `folder` that it reads alike, unfiltered.
 
-    Python reads the others. Requests footers if there is a `folder`.
+    Python reads the others, filtered. Requests footers if there is a `folder`.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []

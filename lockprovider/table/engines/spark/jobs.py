@@ -79,7 +79,7 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
     """Add to each change its file group's number (`tasks.GROUP`), in `numbered`; may run the second job.
 
-    It is the bucket's, that of each group with the key, or a new one's by hash.
+    It is the bucket's, that of each group with the key (a row each), or a new one's by hash.
     """
     if writer.config.bucket_index is not None:
 
@@ -199,7 +199,7 @@ def keyed_changes(
     whole: bool = True,
     valued: bool = False,
 ) -> DataFrame:
-    """Describe upserts, deletes, or both (one is given) lazily in `tasks.change_schema`; raise as `check_frame`.
+    """Describe upserts, deletes, or both (not neither) lazily in `tasks.change_schema`; raise as `check_frame`.
 
     `whole`: refuse missing upsert columns, else null. `valued`: deletes need ordering values.
     """
@@ -255,7 +255,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows") -> None:
-    """Raise InvalidInput if a frame called `name` is none, DoesNotFit if columns do not fit; runs no job.
+    """Raise InvalidInput if `rows`, called `name`, are no DataFrame, DoesNotFit if columns do not fit; runs no job.
 
     `new` rows may lack columns. `deletes` need only key and partition columns, `valued deletes` also the ordering
     column.

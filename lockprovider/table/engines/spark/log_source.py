@@ -93,7 +93,7 @@ class LogOptions:
         return Wal.open(self.url, storage_options=self.storage_options)
 
     def begins(self, log: Wal) -> Position:
-        """Return where a query without a checkpoint begins; requests the log's ends."""
+        """Return where a query without a checkpoint begins; requests the log, except for a position."""
         match self.starting:
             case "earliest":
                 return log.position("oldest")
@@ -104,7 +104,10 @@ class LogOptions:
 
 
 def _read_part(options: LogOptions, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-    """Yield the records from `start` to before `end`, slot by slot; MalformedObject if some are missing."""
+    """Yield one batch of `COLUMNS` per slot, from `start` to before `end`, which begins a slot.
+
+    MalformedObject if records are missing.
+    """
     with without_traceback():
         reached = start.offset
         for batch in options.open().read(start):

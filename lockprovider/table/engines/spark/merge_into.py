@@ -72,7 +72,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
     `source` has the key and partition columns, in any case. `names` are the names of the table's row and the source's.
 
     Raises:
-        InvalidInput: the source has a column twice, or a clause is none.
+        InvalidInput: the source has a column twice, or a clause is malformed.
         InvalidRecords: the source has a key twice, a clause sets a key or unknown column, or no clause is given.
     """
     txn = inside(txn)
@@ -146,7 +146,10 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 def _joined(
     grouped: DataFrame, touched: list[tuple[int, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe each source row joined with the row of its key in the `touched` slices, if any; `names` are aliases."""
+    """Describe each source row joined with the row of its key in the `touched` slices, if any.
+
+    `names`: table's, source's alias.
+    """
     located = jobs.run_per_piece(
         grouped.sparkSession,
         touched,
@@ -163,7 +166,7 @@ def _changes(
 ) -> DataFrame:
     """Describe changes by the first clause that holds for each row; other rows have none.
 
-    `source`: its column names. Unfit values raise DoesNotFit.
+    `source`: its column names. `names`: table's, source's alias. Unfit values raise DoesNotFit.
     """
     numbers = [F.when(_holds(clause, names[0]), number) for number, clause in enumerate(clauses)]
     chosen = joined.withColumn(tasks.CLAUSE, F.coalesce(*numbers))
@@ -195,7 +198,8 @@ def _holds(clause: Clause, table_alias: str) -> Column:
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
     """Return a column's new value: the clause's expression, else the table's.
 
-    Without values, an update takes the source's; an insert always does, or null.
+    An insert takes the source's instead, or null; an update without values the source's, if any. `names`: table's,
+    source's alias.
     """
     table_column, source_column = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
     match clause:

@@ -113,7 +113,7 @@ class _Merging:
     def write(self, txn: Transaction) -> None:
         """Begin `txn`, merge the rows into file groups, and add their files; Aborted if the columns have changed.
 
-        `insert_overwrite` first ends the rows' partitions; InvalidRecords for a repeated key.
+        `insert_overwrite` first ends the rows' partitions; InvalidRecords for a repeated key without a bucket index.
         """
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
@@ -147,7 +147,10 @@ class _Merging:
         txn.add(stat for stats in in_order(jobs, AT_ONCE) for stat in stats)
 
     def _read(self, staged: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a staged file's `columns` through a copy on this disk, made once; Aborted for other columns."""
+        """Read a staged file's `columns` through a copy on this disk, made once.
+
+        Aborted for another schema than the stage's.
+        """
         copy = self.folder / staged.path.rpartition("/")[2]
         if not copy.exists():
             copy.write_bytes(self.stage.writer.place.store.read(staged.path).data)
@@ -161,9 +164,10 @@ class _Merging:
     def _sort(
         self, homes: NDArray[np.int64], rows: NDArray[np.int64], groups: NDArray[np.int64]
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
-        """Copy each file on this disk with one batch per file group; return each group's paths and batch numbers.
+        """Copy each file on this disk with one batch per file group.
 
-        `homes` are all rows' partition numbers, `rows` ascending row numbers, `groups` their groups.
+        Returns paths and batch numbers by partition number and group. `homes`: each row's partition number. `rows`:
+        ascending row numbers over all files, with `groups`.
         """
         batches: dict[tuple[int, int], list[tuple[Path, int]]] = {}
         start = 0

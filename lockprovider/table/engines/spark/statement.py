@@ -195,9 +195,9 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume and return the text up to one of these words outside of brackets and CASE, or to the end.
+        """Consume and return the text up to one of these upper-case words outside of brackets and CASE, or to the end.
 
-        Also stops before a closing bracket or END that it did not see opened.
+        Also stops before an unopened closing bracket or END; InvalidInput for no text.
         """
         start, depth = self.at, 0
         while not self.is_over:
@@ -426,7 +426,7 @@ class StatementRun:
         self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
 
     def run(self, statement: Statement) -> None:
-        """Run the Spark jobs that write the statement's changes into the transaction."""
+        """Write the statement's changes into the transaction by Spark jobs; the view may show it afterwards."""
         match statement:
             case MergeStatement():
                 self._merge(statement)
@@ -456,9 +456,9 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Make the view show the transaction before this merge, query the source, and run jobs that merge it in.
+        """Run jobs that merge the source into the transaction; from then on the view shows it.
 
-        InvalidInput unless ON has just the key and partition columns.
+        InvalidInput unless ON has exactly the key and partition columns.
         """
         keys = self._txn.config.identifying
         on = {self._column(name): source_column for name, source_column in statement.on}
@@ -475,9 +475,9 @@ class StatementRun:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, given: Sequence[str], key: str, source_column: str) -> DataFrame:
-        """Return the source with a copy of `source_column` (in any case) as `key`; unchanged if they are one column.
+        """Return the source with a copy of `source_column` as `key`.
 
-        InvalidInput if `source_column` is missing, or `key` is another column of the source.
+        InvalidInput if its columns as `given` lack `source_column`, or have another column `key`.
         """
         column = {name.lower(): name for name in given}.get(source_column.lower())
         if column is None:
@@ -494,7 +494,10 @@ class StatementRun:
     def _clause(
         self, clause: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement
     ) -> Clause:
-        """Translate a parsed clause; key columns may only be set to their source columns in `on`."""
+        """Translate a clause; an insert makes unnamed columns null.
+
+        InvalidInput: a key column set otherwise than in `on`, or omitted by an insert; `*` if `source` lacks a column.
+        """
         if clause.verb == "delete":
             return MatchedDelete(clause.where)
         kind, is_insert = (NotMatchedInsert, True) if clause.verb == "insert" else (MatchedUpdate, False)
@@ -556,7 +559,7 @@ class StatementRun:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
-        """Insert queried rows, or overwrite all, in the transaction, which the view shows.
+        """Insert queried rows, or overwrite all, in the transaction; from then on the view shows it.
 
         Unnamed columns become null; InvalidInput for another number of columns.
         """

@@ -81,7 +81,10 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
 def locator(
     writer: GroupWriter, schema: pa.Schema, wanted: NDArray[np.uint32] | None = None
 ) -> Callable[[tuple[int, FileSlice]], pa.Table]:
-    """Make a function that reads `schema` and `KEYS` of a numbered file slice's rows; `wanted`: only these hashes."""
+    """Make a function that reads columns `schema`, then `KEYS`, of a numbered file slice.
+
+    `wanted`: only rows of these ascending key hashes.
+    """
 
     def rows(numbered: tuple[int, FileSlice]) -> pa.Table:
         number, file_slice = numbered
@@ -115,13 +118,13 @@ def _rows(writer: GroupWriter, file_slice: FileSlice, columns: pa.Schema) -> pa.
 def keyer(
     writer: GroupWriter, *, delete: bool, missing: OnMissing = "null", valued: bool = False
 ) -> Callable[[Batches], Batches]:
-    """Make a function that turns batches into changes, upserts (see `GroupWriter.keyed`) or deletes.
+    """Make a function that turns batches into changes, upserts (see `GroupWriter.keyed`) or, with `delete`, deletes.
 
     `valued`: deletes have ordering values, which are checked.
     """
 
     def changed(table: pa.Table) -> pa.Table:
-        """Convert rows to changes; InvalidRecords for null keys."""
+        """Convert rows to changes; InvalidRecords for null keys or unusable ordering values."""
         if delete:
             rows, keys, partitions = writer.keyed_deletes(table, valued=valued)
             if valued:
@@ -256,10 +259,13 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
 def rewriter(
     writer: GroupWriter, numbered: Numbered, *, valued: bool = False
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """Make a function that writes the changes of one group (partition and number) and returns statistics."""
+    """Make a function that writes one group's changes (by partition and number, as scalars) and returns statistics.
+
+    `valued`: deletes have ordering values.
+    """
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        """Write the group's next file, or a new group's first; return its statistics, if any."""
+        """Write the next file of group `key` (partition, number), or a new group's first; return statistics, if any."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)

@@ -70,11 +70,11 @@ def sql(
 
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
-    The statement reads that view as of the transaction, other views as the session does. Afterwards the view shows the
-    result. SPARK.md has the rules of each statement.
+    The statement reads that view as of the transaction, others as the session does. Afterwards the view shows the
+    latest commit or, after an error, maybe what the statement read. SPARK.md has the rules of each statement.
 
     Raises:
-        InvalidInput: the text is no supported statement, or no such view is registered.
+        InvalidInput: the text is no supported statement, or names no registered view of a whole table.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
     """
     if find_spec("sqlglot") is None:

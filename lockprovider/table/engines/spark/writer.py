@@ -41,9 +41,10 @@ _RETRIES = 5
 
 
 def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Open or create the table, and add columns with `merge_schema`; None if `if_exists=ignore` leaves it alone.
+    """Open or (by `_make`) create the table, and add columns with `merge_schema`.
 
-    TableExists by `if_exists=error`; InvalidInput for contradicting options, or new columns without `merge_schema`.
+    None if `if_exists=ignore` leaves it alone; TableExists by `if_exists=error`. InvalidInput for contradicting
+    options, or new columns without `merge_schema`.
     """
     try:
         table = options.open()
@@ -69,7 +70,7 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 
 
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Create the table; None if another writer was faster and `if_exists` is `ignore`.
+    """Create the table; if another writer was faster, open it by `append`, return None by `ignore`.
 
     TableNotFound without record keys; TableExists by `if_exists=error`.
     """
@@ -166,7 +167,7 @@ class WriteJob:
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write a task's rows into new files, or stage them; sends the heartbeat meanwhile."""
+        """Write a task's rows into new files, with a heartbeat meanwhile, or stage them; drop ignored rows."""
         group, context = self.group, TaskContext.get()
         if context is not None and (self.is_ignored or self.hudi_write.gathers):
             staged = [] if self.stage is None or self.is_ignored else self.stage.write(batches)
@@ -181,7 +182,10 @@ class WriteJob:
             heartbeat.leave()
 
     def commit(self, written: list[TaskResult], batch_id: BatchId | None = None) -> None:
-        """Make the write visible, then run due services; reports a stream's committed or empty batch as `left_out`."""
+        """Unless ignored, make the write visible, then run due services.
+
+        Reports a stream's empty or already committed batch as `left_out`.
+        """
         if self.is_ignored:
             return
         table, why = self.options.open(), "it has no rows"
@@ -194,9 +198,9 @@ class WriteJob:
         inline.run_due(table)
 
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
-        """Commit the files of all tasks, or the gathered rows; return None for an empty batch of a stream.
+        """Commit the tasks' files or staged rows; return None for a stream's empty batch.
 
-        An empty batch or an error rolls back. Removes staged files in any case.
+        An empty batch or error rolls back. AlreadyCommitted: the table has the batch. Always removes staged files.
         """
         if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]
@@ -259,7 +263,7 @@ class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit a batch, unless no task has a result; InvalidInput if its query has no id."""
+        """Commit a batch once, unless no task has a result; InvalidInput without `stream_id` or a query id."""
         written = _written(messages)
         if not written:
             return

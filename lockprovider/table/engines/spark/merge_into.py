@@ -157,7 +157,7 @@ def _joined(
         pa.schema([*writer.schema, *tasks.KEYS]),
     )
     table_alias, source_alias = names
-    same = [F.col(f"{source_alias}.{name}") == F.col(f"{table_alias}.{name}") for name in (tasks.KEY, tasks.PARTITION)]
+    same = [F.col(f"{source_alias}.{name}") == F.col(f"{table_alias}.{name}") for name in tasks.KEYS.names]
     return grouped.alias(source_alias).join(located.alias(table_alias), same, "left")
 
 

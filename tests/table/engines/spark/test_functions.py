@@ -68,6 +68,13 @@ def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Tabl
     assert added == ["a", "b"], "the group of b that is not matched must not be rewritten: a new group is added"
 
 
+def test_merge_updates_each_row_of_a_key_in_two_file_groups_by_itself(spark: Any, table: Table) -> None:
+    engine.append(table, frame(spark, (1, "a", 100), (2, "a", 200)))
+    merge(table, frame(spark, (1, "a", 10), (2, "a", 20)), MatchedUpdate({"value": "t.value + s.value"}))
+    expected = [(1, "a", 11), (1, "a", 110), (2, "a", 22), (2, "a", 220), (3, "b", 3), (4, "c", 4)]
+    assert sorted(tuple(row) for row in engine.read(spark, table).collect()) == expected
+
+
 def test_duplicate_key_in_any_partition_is_refused_by_checked_append(spark: Any, table: Table) -> None:
     before, twice = content(table), frame(spark, (7, "z", 5), (7, "z", 6), (8, "z", 7))
     for together in (twice.coalesce(1), twice.repartition(4, "id")):

@@ -260,7 +260,8 @@ def _cluster(arguments: Any) -> CommandAnswer:
     InvalidInput: order or sizes for an existing plan.
     """
     options = arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes
-    if options != ([], TARGET_FILE_BYTES, None) and (arguments.scheduled or arguments.unschedule):
+    has_plan = arguments.scheduled or arguments.unschedule or arguments.unschedule_after is not None
+    if options != ([], TARGET_FILE_BYTES, None) and has_plan:
         raise InvalidInput("a plan has its own order and sizes: give them with --schedule, or without a plan")
     table = opened(arguments)
     schedule = partial(table.schedule_clustering, *options)

@@ -6,6 +6,7 @@ Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstan
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
@@ -54,6 +55,7 @@ _PLANS = (
     (Action.COMPACTION, "compact", "no other compaction can merge its file groups"),
 )
 _MANY = 300
+_LIST = re.compile(r'"type"\s*:\s*"array"')
 TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
 _Said = tuple[Literal["wrong", "note"], str, str]
 _Found = Iterator[_Said]
@@ -125,7 +127,7 @@ def list_columns(facts: Facts) -> _Found:
     if (
         facts.config is not None
         and not facts.config.is_merge_on_read
-        and any('"array"' in schema_json for schema_json in schemas)
+        and any(_LIST.search(schema_json) for schema_json in schemas)
     ):
         what = "a column has lists: JVM Hudi cannot upsert into a file where a list contains a null"
         mend = "set spark.hadoop.parquet.avro.write-old-list-structure=false in the JVM jobs"
@@ -247,8 +249,7 @@ def _unseen(facts: Facts) -> _Found:
     for instant, stat in (item for item in facts.stats if not item[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
     for (partition, file_id), slices in groups.items():
-        ordered = sorted(slices)
-        for (before, _), (begin, previous) in pairwise(ordered):
+        for (before, _), (begin, previous) in pairwise(sorted(slices, key=lambda one: (one[0], one[1] or ""))):
             if previous != before:
                 what = (
                     f"commit {begin} did not see commit {before}: both wrote file group {file_id} of partition "

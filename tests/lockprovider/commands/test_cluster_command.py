@@ -37,6 +37,8 @@ def test_cluster_command_shows_plans_cancels_and_runs(tmp_path: Path, capsys: py
     assert next(one["mend"] for one in report if f"clustering {begin} is planned" in one["what"]).count(begin) == 2
     assert run(capsys, "cluster", url, "--schedule")[1] == {"scheduled": None}
     assert run(capsys, "cluster", url, "--unschedule-after", "1")[1] == {"unscheduled": []}
+    code, _, error = run(capsys, "cluster", url, *given, "--unschedule-after", "1")
+    assert (code != 0, "its own order and sizes" in error) == (True, True)
     assert run(capsys, "cluster", url, "--unschedule", begin)[1] == {"unscheduled": begin}
     code, _, error = run(capsys, "cluster", url, "--run", begin)
     assert (code != 0, f"no clustering that began at {begin}" in error) == (True, True)

@@ -291,9 +291,18 @@ def test_harmless_findings_are_notes(folder: Path) -> None:
     lease.release()
 
 
-@pytest.mark.parametrize(("kind", "noted"), [("copy_on_write", True), ("merge_on_read", False)])
-def test_setting_that_a_jvm_needs_for_lists_is_noted(tmp_path: Path, kind: str, noted: bool) -> None:
-    rows = pa.table({"id": [1], "tags": [[1, None]]})
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "noted"),
+    [
+        ("copy_on_write", "tags", [1, None], True),
+        ("merge_on_read", "tags", [1, None], False),
+        ("copy_on_write", "array", "a", False),
+    ],
+)
+def test_setting_that_a_jvm_needs_for_lists_is_noted(
+    tmp_path: Path, kind: str, name: str, value: object, noted: bool
+) -> None:
+    rows = pa.table({"id": [1], name: [value]})
     table = Table.create(str(tmp_path / "t"), TableSpec("t", rows, "id", table_type=kind), settings=SETTINGS)
     table.upsert(rows)
     found = [sentence for rule, sentence in findings(tmp_path / "t", "note") if rule == "lists"]

@@ -83,7 +83,8 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command with a URL, storage options, `--json` and `--debug`; `url`: the URL's help.
 
-    `run` returns the exit code; None: `DONE`. `codes` ends the help. `usage` replaces what follows the command's name.
+    `run` returns the exit code; None: `DONE`. `more` follows `text`, `codes` ends the help. `usage` replaces what
+    follows the name.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,

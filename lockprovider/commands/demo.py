@@ -41,7 +41,8 @@ def add(commands: Commands) -> None:
 def _demo(chosen: Any) -> int:
     """Run the demo, with --serve on its own S3 server; print the report.
 
-    REFUSED if it is not `ok`; BAD_INPUT for bad options, missing packages or Java, and errors of store or table.
+    REFUSED if it is not `ok`, INTERRUPTED by Ctrl-C; BAD_INPUT: bad options, missing packages or Java, errors of store
+    or table.
     """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")

@@ -74,9 +74,10 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command while leading, again in each new term unless --once is given; resign each term.
+    """Lead, run the command, and resign; after a lost term, lead again.
 
-    Returns when the command ends by itself, a signal asks for the end, or `--timeout` passes ("not_elected").
+    Returns when the command ends by itself, a signal asks for the end, `--timeout` passes ("not_elected"), or with
+    `--once` the term is lost.
     """
     words = command_of(arguments, "elect")
     election = Election.open(

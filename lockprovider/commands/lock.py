@@ -131,9 +131,9 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Poll the record every `--every` seconds; print its state, then changes, forever without `--for`.
+    """Poll the record every `--every` seconds; print its state, then changes; DONE after `--for`, else endless.
 
-    Reports once that the store is unavailable, and retries.
+    Reports each outage of the store once, and retries.
     """
     at, world = _place(arguments), Machine()
     end_s = None if arguments.for_s is None else world.monotonic_s() + arguments.for_s
@@ -178,7 +178,7 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 def _break(arguments: Any) -> int:
     """Break the lock after confirmation; DONE also if there is nothing to break.
 
-    REFUSED if declined, held by another than `--if-owner`, or changed since.
+    REFUSED if declined, held by another than `--if-owner`, or changed since; UNKNOWN: perhaps broken.
     """
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)

@@ -100,7 +100,7 @@ def _opened(arguments: Any) -> Queue:
 
 
 def _create(arguments: Any) -> None:
-    """Create the queue; an existing one with equal settings stays."""
+    """Create the queue; an existing one with equal settings stays, with others raises CoordinationError."""
     Queue.create(
         arguments.url,
         visible_s=arguments.visible,

@@ -119,7 +119,7 @@ class CommandOrder:
     ) -> CommandResult:
         """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
 
-        Passes signals on. Code 126 or 127 if it cannot start, 123 after a loss.
+        Passes signals on; later holds them. Code 126 or 127 if not started, 123 after a loss.
         """
         self.signals.hold()
         try:
@@ -139,7 +139,10 @@ class CommandOrder:
         return result
 
     def run_under(self, held: Lease | Term, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command under `held`, then `give_back`, whose errors are only printed; fill in, return `result`."""
+        """Run the command under `held`, then `give_back`, whose errors are only printed; fill in, return `result`.
+
+        Later signals raise `Stopped`.
+        """
         world = Machine()
         began_s = world.monotonic_s()
         result.epoch = held.epoch
@@ -155,9 +158,9 @@ class CommandOrder:
 
 
 def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait until the command ends, and return None; or end it once `held` is lost, and return the loss.
+    """Wait for the command's end; None: `held` was valid then. End it once `held` is lost, and return the loss.
 
-    Checks at least every 5 s, at the deadline, and when `news` is set, which it clears.
+    Checks every 5 s, at the deadline, and when `news` is set, clearing it.
     """
     world = Machine()
     while True:

@@ -149,7 +149,10 @@ def _opened(arguments: Any) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
-    """Print the newest value, or that of `--serial`: bytes unchanged, others as JSON; REFUSED without a state."""
+    """Print the newest value, or that of `--serial`: bytes unchanged, others as JSON; REFUSED without a state.
+
+    With `--json`, prints the revision.
+    """
     state = _opened(arguments)
     revision = state.read() if arguments.serial is None else state.at(arguments.serial)
     if revision.serial == 0 or revision.value is None:
@@ -174,7 +177,10 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
-    """Open the value in an editor under a lease, and write what it saved; InvalidInput if that is not JSON."""
+    """Open the value in an editor under a lease, and write what it saved.
+
+    InvalidInput: the editor failed, or saved no JSON for a JSON value.
+    """
     editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
@@ -240,7 +246,7 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """After confirmation, break another client's edit, whose write is then refused; REFUSED if declined.
+    """After confirmation, break any current edit, whose write is then refused; REFUSED if declined.
 
     With `--style tflock`, deletes the lock file instead.
     """
@@ -311,7 +317,7 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _serve(arguments: Any) -> None:
-    """Print Terraform's variables as `export` lines, and serve the state until INT or TERM."""
+    """Print Terraform's variables, as `export` lines or JSON, and serve the state until INT or TERM."""
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -347,7 +353,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Delete the lock file if confirmed, or `--id` is its ID; REFUSED if declined, StateConflict for another ID."""
+    """Delete any lock file if confirmed, or `--id` is its ID; REFUSED if declined, StateConflict for another."""
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:
@@ -371,9 +377,9 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Create the lock file, run the command, and delete the file, whose failure is only printed.
+    """Create the lock file, run the command, and delete the file; only prints a failed delete.
 
-    "not_acquired" if others hold it for `--timeout`, "lost" if it was already deleted.
+    "not_acquired" if others hold it for `--timeout`, "lost" if another process deleted or replaced it.
     """
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:

@@ -166,7 +166,7 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
-        """Check the password, path and encoding (401, 404, 415), then carry out the request on a thread, 8 at once.
+        """Check the password, path and encoding (401, 404, 415), read the body, and answer on a thread, 8 at once.
 
         A right password ends the connection's timeout.
         """

@@ -156,7 +156,7 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List the last instants or, with `--svg`, draw them and the audited lock holdings into that file."""
+    """List all instants or the `--last` ones; with `--svg`, draw them and the audited lock holdings into that file."""
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)
@@ -355,7 +355,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = (
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
-    """Assign bars to lanes without overlaps; return each bar with its lane's index, and the lanes' names.
+    """Assign bars to lanes without overlaps; return each bar, by start, with its lane's index, and the lanes' names.
 
     A lane has one named writer, other writers, or table services, which come last.
     """
@@ -422,7 +422,10 @@ def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
-    """Return a completed instant's bar; reads a write's metadata, for its label, lane and lock times."""
+    """Return a completed instant's bar; reads a write's metadata, for its label, lane and lock times.
+
+    `made_ms`: modification times by path.
+    """
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:

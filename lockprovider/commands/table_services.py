@@ -67,7 +67,7 @@ def add_bucket_by(parser: argparse.ArgumentParser) -> None:
 def add_table_command(
     commands: Commands, name: str, run: Run, text: str, refused: str = "", *, reads: bool = False
 ) -> argparse.ArgumentParser:
-    """Add a command about one table; `refused` explains exit code 1."""
+    """Add a command about one table, with `--hoodie`; `refused` explains exit code 1; `reads`: no writes."""
     url = "the table's folder: a path, or s3://bucket/table"
     if reads:
         codes = exit_codes(refused, **READS)
@@ -80,7 +80,7 @@ def add_table_command(
 
 
 def settings(arguments: Any) -> TableSettings:
-    """Return settings of an optimistic writer, changed by `--hoodie`; InvalidInput for a malformed pair."""
+    """Return settings of an optimistic writer, changed by `--hoodie`; InvalidInput, InvalidSettings: a bad pair."""
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
         key, equals, value = pair.partition("=")
@@ -96,7 +96,7 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run) -> Callable[[Any], int]:
-    """Wrap a command: print its answer, and return the exit code.
+    """Return a command that prints the answer of `run`, and returns the exit code.
 
     A TableError gives REFUSED (conflict, abort, lost history, existing table) or BAD_INPUT.
     """
@@ -219,7 +219,7 @@ def _add_plan_options(parser: Any, participle: str) -> None:
 def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unschedule: Any) -> CommandAnswer | None:
     """Write or remove plans by `--schedule`, `--unschedule` or `--unschedule-after`; None if none is given.
 
-    `schedule` and `unschedule`: methods of the table; `service` and `verb`: words of the answer.
+    `schedule()` returns a begin or None, `unschedule(hours=N)` those removed; `service`, `verb`: words of the answer.
     """
     if arguments.schedule:
         begin = schedule()
@@ -238,10 +238,7 @@ def _change_plan(arguments: Any, service: str, verb: str, schedule: Any, unsched
 
 
 def _compact(arguments: Any) -> CommandAnswer:
-    """Write or remove plans and return their begin times, or compact and return the merged file groups.
-
-    With `--dry-run` these are those that it would merge; `--run` names the plan.
-    """
+    """Write or remove plans, run that of `--run`, or compact all (`--dry-run`: list); return merged file groups."""
     table = opened(arguments)
     planned = _change_plan(arguments, "compaction", "compact", table.schedule_compaction, table.unschedule_compaction)
     if planned is not None:
@@ -255,7 +252,7 @@ def _compact(arguments: Any) -> CommandAnswer:
 
 
 def _cluster(arguments: Any) -> CommandAnswer:
-    """Write or remove a plan, run that of `--run`, or cluster all; return ended and new file groups.
+    """Write or remove plans, run that of `--run`, or cluster all (`--dry-run`: list); return ended and new file groups.
 
     InvalidInput: order or sizes for an existing plan.
     """
@@ -283,7 +280,7 @@ def _cluster(arguments: Any) -> CommandAnswer:
 
 
 def _archive(arguments: Any) -> CommandAnswer:
-    """Archive by `--keep-min` and `--keep-max`, or the settings; return the instants."""
+    """Archive (`--dry-run`: list) by `--keep-min`, `--keep-max`, or settings; return instants, and what stops it."""
     table, limits = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if limits == (None, None) else KeepActive.of(*limits)
     result = table.archive(keep, dry_run=arguments.dry_run)
@@ -295,7 +292,7 @@ def _archive(arguments: Any) -> CommandAnswer:
 
 
 def _clean(arguments: Any) -> CommandAnswer:
-    """Clean by the given policy, or the settings; return a row for each removed file."""
+    """Clean (`--dry-run`: list) by the given policy, or the settings; return a row for each removed file."""
     rows = [
         (result.instant or result.policy, partition or ".", name)
         for result in opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)

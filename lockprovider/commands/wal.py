@@ -138,7 +138,10 @@ def _reader(log: Wal, arguments: Any) -> LogReader | None:
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
-    """Print each record (as base64 if not UTF-8) with its position; commit the reader's position after each batch."""
+    """Print each record: text, or with `--json` position and text (base64 if not UTF-8); then also a seal.
+
+    Commits the reader after each batch.
+    """
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):
             position = str(Position(batch.start.slot, offset))

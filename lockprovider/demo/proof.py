@@ -71,7 +71,7 @@ def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def delivery(flights: pa.Table, kind: str, month: int) -> pa.Table:
-    """Return a month's rows: `main` without held-back rows and some values, `late` these rows, complete."""
+    """Return a month of the whole `flights`: `main` lacks some rows and values, `late` has those rows, complete."""
     number = np.arange(flights.num_rows)
     held_back, preliminary = number % HELD_BACK == 0, number % PRELIMINARY == 0
     chosen = held_back | preliminary if kind == "late" else ~held_back
@@ -103,7 +103,10 @@ def pseudonym(tail: str) -> str:
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Fill in missing air times of departed flights, and their delays, by the lower median of route and month."""
+    """Return rows with missing air times, and their arrival delays, filled by the lower median of route and month.
+
+    Leaves cancelled flights.
+    """
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
     usual = whole.groupby(ROUTE, sort=True)[["air_time", "planned"]].agg(lower_median)

@@ -173,7 +173,7 @@ def protect(worker: Worker, spark: SparkSession) -> None:
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
-        """Upsert a month's raw rows; return the completion time of the last delivery read."""
+        """Upsert a month's raw rows with hashed tail numbers; return its last delivery's completion time in `txn`."""
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
         ]
@@ -202,7 +202,7 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, remaining: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
-    """Commit the months that `remaining` returns, newest first, until ingest has ended and none remains.
+    """Commit the last month that `remaining` returns, again and again, until ingest has ended and none remains.
 
     Polls every 0.3 s, sending `Step`s. `work` writes a month, and returns the commit's `detail`.
     """
@@ -324,9 +324,9 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield messages, and a `Death` for each failed process, until all have ended; end their process groups.
+        """Yield messages by role, and a `Death` for each failed process, until all have ended; end process groups.
 
-        Sends `go`, `alone`, and a dead process's role to the others.
+        Sends `go` after each one's first, a dead role to the others, `alone` to the compactor.
         """
         starting = set(self.running)
         while self.running:
@@ -410,7 +410,7 @@ class Track:
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Count an event, and add it to its instant's attempt, and to the lock's boxes and waits."""
+        """Count an event; begin, extend or end its instant's attempt; add past lock waits and holds."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):
@@ -451,7 +451,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Set the role's step, or add an event to its track; mark a rolled-back instant in each track that has it."""
+    """Set the role's step, or add an event to its track, if any; mark a rolled-back instant in all tracks with it."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -547,7 +547,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """Return lines: counts of each pipeline, deaths with their last words, the proof, and paths."""
+        """Return text: counts of each pipeline, deaths with last words, pending writes, proof, paths, duration."""
         rows = [list(map(str, track.to_json().values()))[:8] for track in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
@@ -573,10 +573,10 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """Create the table, run the processes, compare and draw the result (into `out` or a new folder); return the report.
+    """Create the table, run the processes, compare, draw the file `out` (default: in a new folder); return the report.
 
-    Sets JAVA_HOME; rolls back dead processes' writes. Ctrl-C ends all processes. Before writes: NoJava, ImportError,
-    CasError or TableError.
+    Sets JAVA_HOME; rolls back dead processes' writes. Ctrl-C ends all. Before writes: NoJava, ImportError, CasError,
+    TableError.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -631,7 +631,10 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path. TableExists: it has one. InvalidUrl: not empty, or not shareable."""
+    """Return the URL, or a folder's absolute path. TableExists: it has a table.
+
+    InvalidUrl: not empty, or not shareable.
+    """
     check_url(url)
     if url.startswith("memory://"):
         raise InvalidUrl(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")

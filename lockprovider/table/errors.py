@@ -93,7 +93,7 @@ class Misfit:
     def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
         """Build the misfit of a field that the table lacks.
 
-        `names`: the table's fields in `parent` ("": columns); `near`: one that differs only by case.
+        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one that differs only by case.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

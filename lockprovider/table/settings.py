@@ -272,7 +272,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise `InvalidSettings` if `policy` is none of the retention classes, or would keep nothing."""
+    """Raise `InvalidSettings` unless `policy` keeps one commit or version at least, or a finite time."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             is_possible = isinstance(least, int) and least >= 1
@@ -335,7 +335,10 @@ def _index(options: Mapping[str, str]) -> IndexSettings | None:
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
-    """Read the retention by the policy's name, else the first number given, else commits; InvalidSettings if bad."""
+    """Read the retention by the policy's name, else the first number given, else commits; checks no range.
+
+    InvalidSettings: unknown name, or no number.
+    """
     numbers = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
     name = _first(options, _POLICY_KEYS) or next((kind.name for kind in numbers if numbers[kind]), KeepCommits.name)
     kind = next((kind for kind in numbers if kind.name == name.strip().upper()), None)

@@ -102,7 +102,7 @@ class TableSpec:
 
         Raises:
             UnsupportedSchema: a column's type cannot be stored, cannot be a key, or cannot order deletes in log files.
-            InvalidRecords: a named column is not in the schema.
+            InvalidRecords: no key, or a named column is not in the schema.
 
         >>> spec.config().partition_fields
         ('city',)

@@ -73,7 +73,7 @@ class TableTransaction(TransactionHandle):
         """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
 
         Raises:
-            InvalidRecords: a delete came before; else as `Table.upsert`.
+            InvalidRecords: `delete`, `deletes`, an append or overwrite came before; else as `Table.upsert`.
 
         >>> with txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))

@@ -227,9 +227,9 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read all keys; return rows in a wrong bucket by path, and repeated keys by partition, without zeros.
+    """Read all keys; return misplaced rows by path, and counts of keys in several file groups by partition.
 
-    Counts keys only with `all_keys`, wrong buckets only with a bucket index; adds errors to `unread`.
+    Counts keys only with `all_keys`, rows in wrong buckets with a bucket index; adds errors to `unread`.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -303,7 +303,10 @@ def _dead(
 
 
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Read the archive; return its fault (files gone or of wrong size), `archive_left` and `archive_hidden`."""
+    """Read the archive; return its fault (files gone or of wrong size), or "".
+
+    Also return archived instants still on the timeline, and archived writes that these hide.
+    """
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
     files = archive_index.read_history(table.knowledge).files
@@ -325,7 +328,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return commits after the first in the lock's log that the log lacks; empty without such a log."""
+    """Return files of commits after the first in the lock's log that the log lacks; empty without a complete log."""
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]

@@ -388,7 +388,10 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return a finding for a pending plan: wrong if no executor runs it and it is a day old, else a note."""
+    """Return a finding for a pending plan: wrong if it is a day old and has no executor, else a note.
+
+    The `table` subcommand `command` runs it.
+    """
     if begin not in facts.dead:
         return _NOTE, f"{what}; an executor runs it", "wait until it completes"
     age_ms = max(0, facts.now_ms - to_ms(begin))

@@ -391,7 +391,9 @@ def unknown_merge(config: TableConfig) -> str:
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"
-    known = {**V8_MERGE[mode], _OLD_STRATEGY: V8_MERGE[mode][STRATEGY]}
+    known = dict(V8_MERGE[mode])
+    if not config.raw.get(STRATEGY, "").strip():  # JVM Hudi ignores the older name beside the newer
+        known[_OLD_STRATEGY] = known[STRATEGY]
     stated = ((key, config.raw.get(key, "").strip()) for key in known)
     odd = (f"{key}={text}" for key, text in stated if text and _SAME_PAYLOAD.get(text, text) != known[key])
     return next(odd, own_rule(config.raw))

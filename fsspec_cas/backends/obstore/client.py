@@ -127,7 +127,7 @@ class LeanS3Backend(S3Api):
             )
         except CasError:
             raise
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (BotoCoreError, ClientError, OSError, RuntimeError) as error:  # botocore: of refreshed ones that are old
             return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         url = urlsplit(signed.url)
         origin = f"{url.scheme}://{url.netloc}"

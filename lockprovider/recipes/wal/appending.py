@@ -185,7 +185,7 @@ def _unnamed(table: dict[str, Producer]) -> list[str]:
 def _make_room(table: dict[str, Producer], producer: str) -> None:
     unnamed = _unnamed(table)
     if producer.startswith(UNNAMED):
-        for name in unnamed[: len(unnamed) - UNNAMED_MOST + 1]:
+        for name in unnamed[: max(0, len(unnamed) - UNNAMED_MOST + 1)]:
             del table[name]
     elif len(table) - len(unnamed) >= NAMED_MOST:
         raise Overloaded(f"{NAMED_MOST} named producers have appended, which is the limit: use fewer names")
@@ -309,8 +309,10 @@ class Appending:
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers
             for operation, is_in in zip(self.operations, self.drafted.carried, strict=True):
-                if is_in and isinstance(operation, Append) and table[operation.producer].client == operation.client:
-                    epochs[operation.client] = table[operation.producer].epoch
+                if is_in and isinstance(operation, Append):
+                    taken = table.get(operation.producer)  # None: later operations of the batch needed its room
+                    if taken is not None and taken.client == operation.client:
+                        epochs[operation.client] = taken.epoch
         return epochs
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:

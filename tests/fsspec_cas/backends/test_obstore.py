@@ -14,11 +14,13 @@ import time
 
 import fsspec
 import pytest
+from botocore.credentials import RefreshableCredentials
+from botocore.session import Session
 from obstore.fsspec import FsspecStore
 from patience import PATIENCE_S
 from servers.wire import Wire, http
 
-from fsspec_cas import ABSENT, AccessDenied, AsyncStore, InvalidInput, NotSupported, Store, Won
+from fsspec_cas import ABSENT, AccessDenied, AsyncStore, InvalidInput, NotSupported, Store, Unavailable, Won
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends import backend_for
 from fsspec_cas.backends.obstore.client import LeanS3Backend
@@ -125,6 +127,20 @@ def test_credential_provider_is_called_and_its_error_is_reported():
         assert Store.from_url("s3://bucket/x", {**asked, "credential_provider": gives}).read("a").data == b"data"
         assert "mine/" in wire.heads[0]["authorization"]
         assert wire.heads[0]["x-amz-security-token"] == "t"
+
+
+def test_refreshed_credentials_that_are_expired_are_unavailable(monkeypatch):
+    """Botocore then raises RuntimeError."""
+
+    def refreshed(_: object) -> object:
+        raise RuntimeError("Credentials were refreshed, but the refreshed credentials are still expired.")
+
+    monkeypatch.setattr(RefreshableCredentials, "get_frozen_credentials", refreshed)
+    credentials = RefreshableCredentials("k", "s", "t", None, dict, "role")
+    monkeypatch.setattr(Session, "get_credentials", lambda _: credentials)
+    options = {"client": "obstore", "client_options": {"allow_http": True}, "endpoint": "http://127.0.0.1:1"}
+    with pytest.raises(Unavailable, match="nothing was sent.*still expired"):
+        Store.from_url("s3://bucket/x", options).read("a", timeout=0.2)
 
 
 async def test_request_ends_within_the_timeout_of_its_caller():

@@ -382,17 +382,26 @@ def test_unanswered_append_is_unknown_and_its_number_can_be_retried(store) -> No
     assert records(log) == [b"1"]
 
 
-def test_producer_dropped_from_the_table_gets_unknown(monkeypatch) -> None:
-    monkeypatch.setattr(appending, "UNNAMED_MOST", 2)
+def test_producer_dropped_from_the_table_gets_unknown() -> None:
     head = Head("log")
-    for client in "abc":
-        head = draft(head, [Append(b"", f"~{client}", 1, client)], "b").head
-    assert [*head.producers] == ["~b", "~c"]
-    results = draft(head, [Append(b"", "~a", 1, "a")], "b", sent=(True,)).results
-    assert isinstance(results[0], appending.Forgotten)
+    for n in range(100):
+        head = draft(head, [Append(b"", f"~{n}", 1, f"client {n}")], "b").head
+    assert [*head.producers] == [f"~{n}" for n in range(100 - appending.UNNAMED_MOST, 100)]
+    repeats = [draft(head, [Append(b"", f"~{n}", 1, f"client {n}")], "b", sent=(True,)).results[0] for n in (35, 36)]
+    assert isinstance(repeats[0], appending.Forgotten)
+    assert isinstance(repeats[1], Appended)
+    assert repeats[1].again
     full = {f"p{n}": Producer(1, 1, 0, 0, "") for n in range(1000)}
     results = draft(Head("log", producers=full), [Append(b"", "one more", 1, "a")], "b").results
     assert isinstance(results[0], Overloaded)
+
+
+def test_batch_of_more_unnamed_producers_than_the_table_keeps_is_appended(store) -> None:
+    log = made(store)
+    count = appending.UNNAMED_MOST + 6
+    results = log._writer.commit([Append(b"%d" % n, f"~{n}", 1, f"client {n}") for n in range(count)])
+    assert all(isinstance(one, Appended) for one in results)
+    assert len(records(log)) == count
 
 
 # -- the ring, its floor, its readers ----------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
     if not isinstance(clause, Clause):
         raise InvalidInput(f"{clause!r} is no clause: give MatchedUpdate, MatchedDelete or NotMatchedInsert")
     values = {} if isinstance(clause, MatchedDelete) or clause.values is None else clause.values
-    texts = values.values() if isinstance(values, Mapping) else (None,)
+    texts = (*values, *values.values()) if isinstance(values, Mapping) else (None,)
     if not isinstance(clause.where, (str, NoneType)) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput(f"{clause!r}: give conditions and values as Spark SQL texts, {{'n': 't.n + s.n'}}")
     columns = set(values)

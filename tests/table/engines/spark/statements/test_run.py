@@ -79,6 +79,7 @@ def test_bad_clause_is_refused_before_a_job(spark: Any, table: Table) -> None:
     clauses = (
         engine.MatchedUpdate({"value": 5}),  # type: ignore[dict-item]
         engine.MatchedUpdate({"value": None}),  # type: ignore[dict-item]
+        engine.MatchedUpdate({1: "5", "value": "5"}),  # type: ignore[dict-item]
         engine.MatchedUpdate([("value", "5")]),  # type: ignore[arg-type]
         engine.MatchedDelete(col("s.value") == 1),  # type: ignore[arg-type]
     )

@@ -134,7 +134,8 @@ class AuditLog:
             Worker(self._write_all, "lock-audit").start()
         except RuntimeError:  # the interpreter may be ending: see `_finish`
             self._running = False
-        return self._running
+            return False
+        return True
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
         """Wait until all records so far are written or dropped; False after `timeout_s` seconds, or without a thread.

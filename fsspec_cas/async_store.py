@@ -17,7 +17,6 @@ from fsspec_cas.arguments import (
     check_path,
     check_prefix,
     check_root,
-    check_rooted,
     check_seconds,
     check_start,
     url_of,
@@ -323,12 +322,11 @@ class AsyncStore:
         Raises:
             NotSupported: the store ignores the condition.
             StoreError: the store did not answer.
-            InvalidInput: the store has no root, so no bucket.
+            InvalidInput: the store has no root, so no bucket to test.
 
         >>> await store.require_conditional_delete()
         """
-        check_rooted(self.root)
-        await self._sender.check_delete(self._join("cas-probe"), check_seconds(timeout))
+        await self._sender.check_delete(f"{self.root.rstrip('/')}/cas-probe", check_seconds(timeout))
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object at any version; a missing object is no error.

@@ -34,7 +34,7 @@ from fsspec_cas.answer import (
     on_write_answer,
     throttled,
 )
-from fsspec_cas.arguments import check_seconds
+from fsspec_cas.arguments import check_rooted, check_seconds
 from fsspec_cas.backends import Backend
 from fsspec_cas.backends.s3 import is_amazon
 from fsspec_cas.bridge.drive import Drive
@@ -357,7 +357,7 @@ class Sender:
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
     """Return endpoint and bucket (of `path`) of an S3 store that is not Amazon's, else None.
 
-    May look for credentials. Raises Unavailable if no client is ready within `timeout`.
+    May look for credentials. Raises Unavailable if no client is ready within `timeout`, InvalidInput without a bucket.
     """
     endpoint_of = getattr(backend, "endpoint", None)
     if backend.name != "s3" or endpoint_of is None:
@@ -370,7 +370,10 @@ async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> 
             endpoint = await asyncio.wait_for(endpoint_of(), timeout)
         except asyncio.TimeoutError:
             raise Unavailable(f"no client of the store of {path!r} could be made within {timeout:g} s") from None
-    return None if is_amazon(endpoint) else (endpoint, bucket)
+    if is_amazon(endpoint):
+        return None
+    check_rooted(bucket)
+    return endpoint, bucket
 
 
 def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fsspec_cas.answer import Applied, ConditionFailed
-from fsspec_cas.arguments import check_rooted, check_seconds
+from fsspec_cas.arguments import check_seconds
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.last_byte import run_race
@@ -44,14 +44,13 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
         StoreError: the store cannot be used.
-        InvalidInput: the store has no root, so no bucket.
+        InvalidInput: the store has no root, so no bucket to test.
         Unavailable: the store did not answer in time.
 
     >>> require_safe_for_locks(Store.from_url("memory://docs"))  # documented, so nothing is asked
     """
     if store.kind != "s3":
         return
-    check_rooted(store.root)
     key = drive_of(Machine(), store.backend).run(
         undocumented_endpoint(store.backend, store.root, check_seconds(timeout))
     )

@@ -129,6 +129,14 @@ def test_test_of_a_store_without_a_bucket_is_refused(call):
     assert backend.asked == []
 
 
+@pytest.mark.parametrize("call", [Store.require_conditional_delete, require_safe_for_locks])
+def test_store_without_a_bucket_that_needs_no_test_is_accepted(call):
+    call(Store(MemoryBackend(fsspec.filesystem("memory"))))
+    amazon = Undocumented("https://s3.eu-west-1.amazonaws.com")
+    call(Store(amazon))
+    assert amazon.asked == []
+
+
 @pytest.mark.parametrize("root", ["bucket-{}/f", "bucket-{}--x-s3/f"])
 def test_delete_is_unknown_on_store_that_reports_success_for_missing_object(root):
     """Two deleters of one version were both told that they won."""

@@ -219,3 +219,10 @@ class Unknown(_ThreeWay):
 
 
 Outcome = Won | Lost | Unknown
+
+
+def won_or_lost(outcome: Outcome) -> bool:
+    """Return True for `Won`, False for `Lost`; raise OutcomeUnknown for `Unknown`, which is neither."""
+    if isinstance(outcome, Unknown):
+        outcome.unwrap()
+    return isinstance(outcome, Won)

@@ -16,10 +16,11 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
-from fsspec_cas import InvalidInput, Machine, Store, Unknown, Won, World, check_path, check_url, require_safe_for_locks
+from fsspec_cas import InvalidInput, Machine, Store, World, check_path, check_url, require_safe_for_locks
 from fsspec_cas.arguments import check_seconds
 from fsspec_cas.bridge.threads import EnteredByTasks, Later
 from fsspec_cas.machine import SLICE_S, Signal, Worker, pause
+from fsspec_cas.outcome import won_or_lost
 from lockprovider.errors import NotPicklable
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
@@ -142,10 +143,7 @@ class StoreCheck:
 
     def create(self, path: str, data: bytes, timeout_s: float) -> bool:
         self.require()
-        outcome = self._root.put_if_absent(path, data, timeout=timeout_s)
-        if isinstance(outcome, Unknown):
-            outcome.unwrap()
-        return isinstance(outcome, Won)
+        return won_or_lost(self._root.put_if_absent(path, data, timeout=timeout_s))
 
 
 def repr_at(recipe: object, store: Store, path: str, more: str = "") -> str:

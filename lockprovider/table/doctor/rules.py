@@ -31,6 +31,7 @@ from lockprovider.table.format.layout import (
     BUCKET_RULES,
     LOCK,
     PARTITION_METAFILE,
+    STAGED,
     BaseFile,
     FileGroup,
     join,
@@ -430,13 +431,17 @@ def _lock(facts: Facts) -> _Found:
 
 
 def _leftovers(facts: Facts) -> _Found:
-    """Yield notes of heartbeats and markers whose instant is not pending."""
+    """Yield notes of heartbeats and markers whose instant is not pending, and of rows staged by Spark."""
     pending = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     pending -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in pending]
     what = f"{len(beats)} heartbeats of finished instants are left"
     yield from _listed(_NOTE, beats, what, "remove them from .hoodie/.heartbeat")
-    markers = {path.split("/")[2] for path in facts.markers} - pending
+    folders = {path.split("/")[2] for path in facts.markers} - pending
+    staged = {folder for folder in folders if folder.startswith(STAGED)}
+    what = f"{len(staged)} Spark writes have staged rows, and run or were killed"
+    yield from _listed(_NOTE, staged, what, "once no Spark write runs, remove .hoodie/.temp/staged-*")
+    markers = folders - staged
     what = f"markers of {len(markers)} finished instants are left"
     yield from _listed(_NOTE, markers, what, "remove .hoodie/.temp/<instant>")
 

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import types
 
-from fsspec_cas import Lost, Machine, Won
+from fsspec_cas import Machine
+from fsspec_cas.outcome import won_or_lost
 from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file, encoding
@@ -341,8 +342,8 @@ class GroupWriter:
         known.update(new)
 
     def _make_partition(self, partition: str) -> bool:
-        outcome = self.place.store.put_if_absent(*layout.partition_metafile(partition, self.begin), create_once=True)
-        return isinstance(outcome, Won)
+        metafile = layout.partition_metafile(partition, self.begin)
+        return won_or_lost(self.place.store.put_if_absent(*metafile, create_once=True))
 
     @cached_property
     def _can_nest(self) -> bool:
@@ -382,11 +383,7 @@ class GroupWriter:
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
-        outcome = self.place.store.put_if_absent(path, data, create_once=True)
-        if isinstance(outcome, Lost):
-            return False
-        outcome.unwrap()
-        return True
+        return won_or_lost(self.place.store.put_if_absent(path, data, create_once=True))
 
 
 def _written_twice(path: str) -> Aborted:

@@ -20,6 +20,7 @@ HISTORY = ".hoodie/timeline/history"
 PROPERTIES = ".hoodie/hoodie.properties"
 PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
+STAGED = "staged-"  # beginning of the folder beside the markers in which Spark stages a write's rows
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
 # The JVM keeps rules here for split buckets and bucket numbers by partition.

@@ -108,7 +108,8 @@ def run_clustering(
     `owned`: the heartbeat from `own_plan`. If a write overtook it or is preferred, removes the plan and raises
     `WriteConflict`. Raises `Aborted` if another executor runs it, `HistoryGone` if plan or files are gone.
     """
-    _check(table)
+    if owned is None:  # else it was checked for the plan; an error here would leave the heartbeat running
+        _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
     with executor.executing(table, begin, Action.CLUSTERING, read, is_ours, owned=owned) as execution:
         planned = execution.planned

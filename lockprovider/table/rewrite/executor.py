@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from fsspec_cas import CasError, Entry, InvalidInput
+from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
@@ -167,7 +168,8 @@ def executing(
                 table.store.delete(heartbeat_path(begin))
                 if not heartbeat.start():
                     raise _at_work(begin, action)
-            table.store.put_if_absent(plans.state_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
+            inflight = plans.state_path(begin, action, InstantState.INFLIGHT)
+            won_or_lost(table.store.put_if_absent(inflight, b"", create_once=True))
         yield Execution(heartbeat, planned, action, {entry.path: entry.size for entry in files})
     finally:
         if heartbeat.is_started:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fsspec_cas.outcome import won_or_lost
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import META, TIMELINE, checked_path, heartbeat_path, join, names_by_partition
@@ -165,7 +166,7 @@ def create_savepoint(
         names = names_by_partition(sorted(files_needed_by(table, timeline, target)))
         savepoint = Savepoint(user, table.world.now_ms(), comment, names)
         inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
-        table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
+        won_or_lost(table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True))
         plans.complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(savepoint))
     table.report("savepoint", target.begin)
     return target.begin, savepoint

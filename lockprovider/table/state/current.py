@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 import pyarrow as pa
 
 from fsspec_cas import Content, Entry, ObjectNotFound
+from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
@@ -345,7 +346,7 @@ class CurrentState:
             return {}
         path = self._history_file(timeline)
         if path:
-            self._store.put_if_absent(hudi_schema.schema_file(begin), self._store.read(path).data)
+            won_or_lost(self._store.put_if_absent(hudi_schema.schema_file(begin), self._store.read(path).data))
         return {hudi_schema.LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:

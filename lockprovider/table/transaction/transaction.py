@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from fsspec_cas import CasError, InvalidInput, Store, Won, check_url
+from fsspec_cas import CasError, InvalidInput, Store, check_url
 from fsspec_cas.arguments import check_whole
+from fsspec_cas.outcome import won_or_lost
 from fsspec_cas.sender import delay_s
 from lockprovider import AuditLog, LockError, Pending
 from lockprovider.table.convert.columns import with_columns
@@ -595,7 +596,7 @@ def create_table(
     audit = AuditLog(store)
     table = kind(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
     table.lock.require_safe_store()
-    if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
+    if not won_or_lost(store.put_if_absent(PROPERTIES, data)):
         if not exist_ok:
             raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or pass exist_ok=True")
         table = kind.open(url, storage_options=storage_options, settings=settings, watcher=watcher)

@@ -281,6 +281,16 @@ def test_folder_without_a_table_is_reported(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_staged_rows_are_not_called_markers_of_a_finished_instant(folder: Path) -> None:
+    """They may be those of a running write of Spark, which their removal would fail."""
+    staged = folder / ".hoodie" / ".temp" / "staged-1"
+    staged.mkdir(parents=True)
+    (staged / "2.arrow").write_bytes(b"rows")
+    [sentence] = [sentence for rule, sentence in findings(folder, "note") if rule == "leftovers"]
+    assert "1 Spark writes have staged rows" in sentence
+    assert "once no Spark write runs" in sentence
+
+
 def test_harmless_findings_are_notes(folder: Path) -> None:
     (folder / ".hoodie" / ".heartbeat" / "20200101000000000").touch()
     reword(folder, "hoodie.table.timeline.timezone=UTC", "")

@@ -28,7 +28,7 @@ from lockprovider.table.files.base_file import buckets_of_keys
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.bloom import hashes
-from lockprovider.table.format.layout import MARKERS
+from lockprovider.table.format.layout import MARKERS, STAGED
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import in_order
@@ -58,7 +58,7 @@ class Stage:
     writer: GroupWriter
     operation: WriteOperation
     valued: bool
-    folder: str = field(default_factory=lambda: f"{MARKERS}/staged-{Machine().new_id()}")
+    folder: str = field(default_factory=lambda: f"{MARKERS}/{STAGED}{Machine().new_id()}")
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
         """Convert a task's rows, and store them as files in `folder`."""

@@ -243,6 +243,7 @@ class _Acquisition:
             began_s = self._world.monotonic_s()
             known, was_requested = self._client.look(self._wish)
             if known is None:
+                self._count_last_try()
                 if self._client.take(None, (), self._wish):
                     return
                 continue
@@ -257,6 +258,15 @@ class _Acquisition:
 
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
+
+    def _count_last_try(self) -> None:
+        """Count a try to create the record after the deadline; the fourth raises `NotAcquired`."""
+        if self._left_s() > 0:
+            return
+        self._last_tries += 1
+        if self._last_tries > _LAST_TRIES:
+            where = self._client.where
+            raise NotAcquired(f"{where!r} has no lock record, and no write of one was confirmed before the timeout")
 
     def _hear_from_queue(self) -> Signal | None:
         """Wait up to a poll interval for this process's holder to release, and adopt its record.

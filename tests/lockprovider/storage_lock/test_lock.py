@@ -21,7 +21,7 @@ import lockprovider
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
-from fsspec_cas.testing import ManualClock
+from fsspec_cas.testing import Faulty, LoseRequest, ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
     Lease,
@@ -202,6 +202,15 @@ def test_failing_callback_of_a_loss_hides_neither_the_loss_nor_later_ones(
     assert told == [LossReason.TAKEN_OVER.value]
     lease.when_lost(lambda _: 1 / 0)
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError] * 2
+
+
+def test_acquire_ends_after_its_timeout_if_no_record_can_be_created(store: Store) -> None:
+    clock = ManualClock(time.time())
+    silent = Store(Faulty(store.backend, {"put": [LoseRequest()] * 1000}, world=clock), store.root, world=clock)
+    began_s = clock.monotonic_s()
+    with pytest.raises(NotAcquired, match="no write of one was confirmed"):
+        Lock(silent, settings=replace(SHORT, check_store=False), world=clock).acquire(timeout=1)
+    assert clock.monotonic_s() - began_s < 100
 
 
 def test_reason_of_a_lost_lease_survives_pickling() -> None:

@@ -1,4 +1,4 @@
-"""Answers of a store to one request, and the decision table of a conditional write.
+"""Answers of a store to one request, results of reads, and the decision table of a conditional write. No I/O.
 
 All sends carry the same condition and identity. `doubt`: a copy may have been applied, or may still arrive.
 
@@ -18,7 +18,8 @@ All sends carry the same condition and identity. `doubt`: a copy may have been a
     HEAD, doubt         another's, create-once     lost
     HEAD, doubt         anything else              unknown: perhaps applied and replaced
     HEAD, spent         still as expected          unknown: nothing is left to send
-    HEAD                none                       HEAD again; at the deadline unknown, never lost
+    HEAD                none                       HEAD again; at the deadline unknown, if in doubt or refused,
+                                                   else Unavailable; never lost
 
 A delete leaves no identity, so it begins with a HEAD:
 

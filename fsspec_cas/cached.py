@@ -1,4 +1,4 @@
-"""One object that a process reads by shared requests."""
+"""`Cached` and `AsyncCached`: one object, whose reads all threads or tasks of a process share."""
 
 from __future__ import annotations
 
@@ -158,13 +158,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Drop a read whose caller is gone; return whether this caller must wait for another."""
+        """Drop a read whose caller is gone; return whether the caller must wait for another. Threads hold the guard."""
         if self._state.read is not None and self._state.read.caller() is None:
             self._state = self._state.without_read()
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """End a call: drop its unfinished read, and wake waiting callers then."""
+        """End a call: drop its unfinished read, and wake waiting callers then. Threads hold the guard."""
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
             self._wake()

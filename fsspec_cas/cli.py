@@ -121,7 +121,7 @@ def _probe(arguments: Any) -> int:
 def _get(arguments: Any) -> int:
     """Read the object once, write it to a file or stdout, and print its version; return DONE.
 
-    Beside content on stdout, the version goes to stderr.
+    With content on stdout, the version goes to stderr.
     """
     store, name = _object(arguments)
     content = store.read(name, timeout=arguments.timeout)

@@ -1,4 +1,4 @@
-"""Shared code of the command lines."""
+"""Code that `fsspec-cas` and `lockprovider` share: options, logging, exit codes, tables, completion scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers that create a whole object on close."""
+"""`AsyncExclusive` and `Exclusive`: streams that create a whole object on close, only if its path is empty."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Sends a store's requests, with retries and full-jitter pauses, until an outcome or the timeout.
 
-Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
+Tests conditional deletes of S3 stores other than Amazon's. Source of the pauses: AWS Architecture Blog, "Exponential
+Backoff And Jitter" (2015).
 """
 
 from __future__ import annotations

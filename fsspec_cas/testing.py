@@ -1,4 +1,4 @@
-"""Test tools: a manual clock, a backend that loses, delays and repeats requests by a plan, and a gateway.
+"""Test tools: a manual clock, a backend that loses, delays and repeats requests, and a proxy with wrong answers.
 
 Assert on `Faulty.fired`: a fault that did not fire has tested nothing.
 """

@@ -1,4 +1,4 @@
-"""Decoders of stored bytes within bounds, pure: a hostile object costs little memory, and raises one typed error.
+"""Decoders of stored bytes within bounds, pure: a hostile object costs bounded memory, and raises one typed error.
 
     with undecodable_as(MalformedObject, f"{path!r} is no queue"):
         found = parse_object(data, most=MOST_BYTES)
@@ -58,7 +58,7 @@ def undecodable_as(
 ) -> Iterator[None]:
     """Raise a block's decoding errors as `kind`: `message`, the start of `shown`, the reason, `step`.
 
-    A `kind` that is no `Undecodable` passes unchanged.
+    An error that is a `kind`, but no `Undecodable`, passes unchanged.
     """
     try:
         yield

@@ -222,9 +222,9 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Raise `InvalidSettings` for another lock provider, or keys or values that cannot be honoured.
+    """Raise `InvalidSettings` for another lock provider, a credential of the store, or a refused key or value.
 
-    Those are unknown or misspelt keys, and credentials of the store.
+    Also for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key.
     """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:

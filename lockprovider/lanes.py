@@ -1,4 +1,7 @@
-"""Drawings of lanes over time as one SVG, pure; by the writers' clocks, so they prove nothing."""
+"""Drawings of lanes over time as one SVG, pure.
+
+Times are of the writers' clocks, so the order of events in two lanes proves nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for people: times, spans and counts."""
+"""Text for people: times, spans and counts; and `storable`, which escapes what UTF-8 lacks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-Only the S3 clients do, with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
+Only the S3 clients hold it back, with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_S = 1.0
 
 
 class _Barrier:
-    """Racing requests wait here, at most `_LONGEST_S`."""
+    """Racing requests wait here for all others, at most 1 s."""
 
     def __init__(self, racers: int, *, signed: bool) -> None:
         self.signed = signed
@@ -46,8 +46,8 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the coroutines of `make()` at one moment, each body's last byte held back.
 
-    Returns their results in order, or raises the first error. If one is refused unsigned, all are made and run again,
-    signed.
+    Returns their results in order, or raises the first error. If one raises a StoreError other than Unavailable, all
+    are made and run again, signed.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):

@@ -45,7 +45,7 @@ class Verb(Enum):
 class StoreRequest:
     """One request to any vendor. `path` is `bucket/key`; for a list, the prefix.
 
-    `condition`: the version to match, or that a read expects to change.
+    `condition`: that of a write; of a read, the version whose bytes it does not need.
     """
 
     verb: Verb

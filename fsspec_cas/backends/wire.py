@@ -1,4 +1,4 @@
-"""Connections of the aiohttp backends, one per event loop."""
+"""Base of the aiohttp backends: a client per event loop and process, which sends each request once."""
 
 from __future__ import annotations
 

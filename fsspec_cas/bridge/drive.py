@@ -34,7 +34,7 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Runs coroutines that never suspend here; `remote`: they wait for a network."""
+    """Runs coroutines that never suspend in the calling thread; `remote`: they wait for a network."""
 
     def __init__(self, world: World, *, remote: bool = False) -> None:
         self._world = world

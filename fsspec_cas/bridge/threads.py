@@ -1,6 +1,6 @@
 """Threads that run calls at once, the calls' futures, and their forms for tasks.
 
-The interpreter's exit waits for these calls.
+The interpreter's exit waits up to 60 s for calls of `Background.begin`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread, or run it here."""
+        """Start the call on a thread, or run it here if none can start; the interpreter's exit waits for it."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)

@@ -246,7 +246,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
-        """Write files as `pipe_file`, each exclusively."""
+        """Write files as `pipe_file`; `mode="create"` is exclusive per file."""
         if kwargs.get("mode") == _CREATE:
             return AbstractFileSystem.pipe(self, path, value, **kwargs)
         return self.fs.pipe(plain(path), value, **kwargs)

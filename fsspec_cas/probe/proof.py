@@ -1,4 +1,4 @@
-"""Proof that an undocumented S3 store obeys conditions."""
+"""Proof that an S3 store other than Amazon's obeys conditions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ async def _require(bench: Bench, path: str) -> None:
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
     """Race two writes at each path of `at`, under its condition; return each path's version afterwards.
 
-    Raises NotSupported, with the text `races`, if both are won, or both refused.
+    Where no write is known to have won, writes once more. Raises NotSupported, with the text `races`, if both are won,
+    or both refused.
     """
     pairs = [race_path for race_path in at for _ in range(2)]
     answers = await run_race(lambda: [bench.send(race_path, at[race_path]) for race_path in pairs])

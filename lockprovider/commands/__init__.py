@@ -1,1 +1,1 @@
-"""Commands of `lockprovider`, registered by the `add...` function of each file."""
+"""Commands of `lockprovider`, registered by the `add...` functions of the files; `lockprovider/cli.py` calls these."""

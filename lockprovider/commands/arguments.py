@@ -187,7 +187,7 @@ def _plain(value: Any) -> Any:
 
 
 def say(arguments: Any, fields: Any, plain: str) -> None:
-    """Print an answer."""
+    """Print `fields` as JSON for `--json`, else `plain`."""
     print(to_json(fields) if arguments.json else plain, flush=True)
 
 

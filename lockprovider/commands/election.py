@@ -1,4 +1,4 @@
-"""Commands of elections."""
+"""Commands `elect` and `leader`."""
 
 from __future__ import annotations
 

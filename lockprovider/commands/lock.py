@@ -1,4 +1,4 @@
-"""Commands about one lock."""
+"""Commands of one lock: `status`, `run`, `watch`, `break` and `audit`."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Signals:
         self.asked_to_end = 0
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal for the end; handle the signal as last set."""
+        """Note a signal that asks for the end; pass, keep or raise each, as last set."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number

@@ -303,7 +303,10 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Serve the state by HTTP on a thread while the command runs with Terraform's variables, then release its locks."""
+    """Serve the state by HTTP on a thread while the command runs with Terraform's variables.
+
+    Then ends the server, which releases the command's locks.
+    """
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)

@@ -1,4 +1,4 @@
-"""HTTP server of `state run` and `state serve`: Terraform's `http` backend on a port of loopback, without TLS.
+"""HTTP server of `state run` and `state serve` on loopback, without TLS: passes requests to `TerraformBackend`.
 
 The password keeps other users of the machine out.
 """

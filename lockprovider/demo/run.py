@@ -121,7 +121,7 @@ class Worker:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Return whether the conductor has sent `word`."""
+        """Receive messages, waiting up to `wait_s` for the first; return whether `word` has ever come."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
@@ -575,8 +575,8 @@ class Report:
 def run(job: Job, out: Path | None) -> Report:
     """Create the table, run the processes, compare, draw the file `out` (default: in a new folder); return the report.
 
-    Sets JAVA_HOME; rolls back dead processes' writes. Ctrl-C ends all. Before writes: NoJava, ImportError, CasError,
-    TableError.
+    Sets JAVA_HOME; prints progress; leaves logs in a new folder; rolls back dead processes' writes. Ctrl-C ends all.
+    NoJava, ImportError: nothing was written. CasError, TableError may also come later.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -631,7 +631,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:
-    """Return the URL, or a folder's absolute path. TableExists: it has a table.
+    """List the target; return its URL, or a folder's absolute path. TableExists: it has a table.
 
     InvalidUrl: not empty, or not shareable.
     """

@@ -1,4 +1,4 @@
-"""Base classes of the recipes."""
+"""Base classes of the recipes, a store check, and `Batcher`, whose thread writes operations in batches."""
 
 from __future__ import annotations
 

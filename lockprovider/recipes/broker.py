@@ -1,4 +1,4 @@
-"""Broker of a queue or a log: one process that writes for several others, see `broker_rules`."""
+"""Broker of a queue or a log: a process that listens on a socket, and writes for several others, see `broker_rules`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acquire a lock: wait in this process's queue, then poll the store."""
+"""Acquire a lock: wait in this process's queue, then read and write the record until the client holds it."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class _Acquisition:
     def until_held(self) -> None:
         """Read the lock record repeatedly: take the lock if allowed, else join the waiters or pause.
 
-        Raises `NotAcquired` if a read after the deadline shows another holder.
+        Raises `NotAcquired` if a read after the deadline shows another holder, or after three refused takes.
         """
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
@@ -269,9 +269,9 @@ class _Acquisition:
             raise NotAcquired(f"{where!r} has no lock record, and no write of one was confirmed before the timeout")
 
     def _hear_from_queue(self) -> Signal | None:
-        """Wait up to a poll interval for this process's holder to release, and adopt its record.
+        """Wait briefly while a client of this process holds the lock; adopt the record that it knew or released.
 
-        Returns the signal of a release still to come, or None.
+        Returns the signal of its lease's end; None if it has released, or none holds.
         """
         left_s = self._left_s()
         end_of_hold = self._queue.end_of_hold()

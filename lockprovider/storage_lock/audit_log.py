@@ -40,7 +40,8 @@ class _Page:
 class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    At exit the process waits at most `exit_s` seconds. Not promised: that a record exists.
+    At exit the process waits at most `exit_s` seconds for it; if it cannot start, for each request. Not promised: that
+    a record exists.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)

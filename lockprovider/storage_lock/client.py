@@ -242,7 +242,7 @@ class Client:
     def give_back(self, epoch: int | None = None) -> None:
         """Wait for a publish under way, write until the record is released or another client's, and audit the end.
 
-        Does nothing if the lease now held has another epoch. Store errors pass.
+        Does nothing if another epoch's lease is held, sends nothing once ended. Store errors pass.
         """
         driver = self.driver
         at_ms = self.world.now_ms()

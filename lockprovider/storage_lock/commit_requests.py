@@ -1,4 +1,4 @@
-"""`CommitRequests` and `Intents`."""
+"""Requests of one group commit client, and `Intents`, objects that ask other clients to decide them."""
 
 from __future__ import annotations
 

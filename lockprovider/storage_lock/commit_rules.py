@@ -140,7 +140,8 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write without the lock may decide publishes.
 
-    The record must be released, not lapsed, as the holder may still work.
+    The record must be released, not lapsed, as the holder may still work. Its log must have the bytes of all pending
+    publishes, all `unshared`.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -272,7 +273,7 @@ class Waiting:
     """Situation of a client that waits and does not lead.
 
     `refused`: lost writes in a row. `age_s`: since it first read this version. `name`: empty if its process wants the
-    lock. `writes`: of the record, until it shows more.
+    lock. `writes`: how many writes of the record it waits for.
     """
 
     posted: bool = False
@@ -304,7 +305,7 @@ class PollAgain:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Publish under a held lock: the log has ended, or pending publishes need it."""
+    """Publish under a held lock: the last lease lapsed, the log has ended, or pending publishes need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,7 @@ def after_listing(
     """After listing intents, choose to write, wait, or step down.
 
     The leader steps down for a due yield window (`yields`) with nothing pending, or after two empty rounds. `batch`:
-    what a write can decide. `is_due`: the last is a round ago.
+    what a write can decide. `is_due`: the last write is a round ago.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
@@ -402,7 +403,7 @@ def after_listing(
 
 
 def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) -> Act:
-    """Choose a client's act that has an undecided request and does not lead.
+    """Choose the act of a client that has a request and does not lead.
 
     It polls, posts its intents, holds the lock, or writes the record. Pauses lack jitter.
     """

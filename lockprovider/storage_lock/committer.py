@@ -1,4 +1,4 @@
-"""`Committer`, and `CommitSteps`, the steps of its thread."""
+"""Client of group commit: `Committer` takes requests, and on its thread `CommitSteps` decides them, or leads."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ class CommitSteps:
     def _do_next(self, known: KnownRecord) -> float | None:
         """Choose one act and do it: write the record, post intents, lead a round, or read what is applied.
 
-        Returns the pause in seconds, None if nothing is left.
+        May end all requests by `Hold`. Returns the pause in seconds, None if nothing is left.
         """
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []

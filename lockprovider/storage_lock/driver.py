@@ -1,4 +1,4 @@
-"""`RecordFile`, the stored lock record, and `Driver` of the lease machine."""
+"""Requests for the lock record: `RecordFile` reads and writes it, `Driver` does so as the lease machine asks."""
 
 from __future__ import annotations
 

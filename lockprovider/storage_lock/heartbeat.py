@@ -44,7 +44,8 @@ class Beating(Protocol):
 class Heartbeat:
     """Calls `renew` every `interval_s` seconds, sooner after a failure, until stopped for a release.
 
-    With `keeps=False` an unreferenced lease is collected, and released.
+    Abandons a lease whose thread or `max_hold` has ended. With `keeps=False` an unreferenced lease is collected, and
+    released.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ def _renewed(lease: Beating) -> bool:
 
 
 class Pulse:
-    """Thread of successive heartbeats."""
+    """Thread of a client's successive heartbeats; after the first it is parked between them, an interval at most."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None

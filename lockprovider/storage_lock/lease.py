@@ -1,4 +1,4 @@
-"""`Lease`, the result of `Lock.acquire`, with its `Heartbeat`, and `until_signal`."""
+"""`Lease`: a held lock, to publish under, renew and release; and `until_signal`, which ends a block at SIGTERM."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Lease:
     def renew(self) -> bool:
         """Prolong the lease now, and apply decided publishes that are left; store errors pass.
 
-        Returns False if the outcome is unknown, if the write settled an earlier one instead, or if the lease is over;
+        Returns False if the outcome is unknown, if the call only settled an earlier write, or if the lease is over;
         `check` tells. A loss noticed here calls `on_lost`.
 
         >>> lease.renew()

@@ -1,4 +1,4 @@
-"""The lease machine, pure: every decision about the lock."""
+"""The lease machine, pure: `step` decides a holder's requests, `publish_next` the steps of a publish."""
 
 from __future__ import annotations
 

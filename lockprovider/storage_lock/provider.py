@@ -1,4 +1,4 @@
-"""`LockProvider`: the lock with the interface of Hudi's own provider.
+"""`LockProvider`: the lock with the interface of Hudi's own provider; `locate` opens the store of a lock's URL.
 
 Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """

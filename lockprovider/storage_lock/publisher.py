@@ -121,7 +121,7 @@ class Publisher:
     def _advance(
         self, pending: Pending, ended: machine.Ended | None, *, data_is_ready: bool
     ) -> tuple[machine.PublishStep, Answer]:
-        """Choose the publish's next step, and send a read to settle a write, or a commit with ready data.
+        """Choose the publish's next step, and send a read to settle a write, or a ready commit, noted as tried.
 
         Returns the step, and the machine's answer if it sent one.
         """
@@ -155,9 +155,7 @@ class Publisher:
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
         """Read the record; raise `PublishUnknown` if a JVM writer may have held the lock since `began_s`.
 
-        Also if the read fails.
-
-        Never if the record names the publish.
+        Also if the read fails, but never if the record names the publish.
         """
         since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
         try:
@@ -192,9 +190,8 @@ class Publisher:
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
         """Read the record, then the path, to settle a commit under the ended lease of `epoch`.
 
-        "apply": the next holder will.
-
-        Without `tried`, "not_committed". Read `tried` before any thread learns of the end.
+        "apply": the next holder will. Without `tried`, reads nothing: "not_committed". Read `tried` before any thread
+        learns of the end.
         """
         driver, seen = self._driver, None
         while True:

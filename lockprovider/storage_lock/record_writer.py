@@ -1,4 +1,4 @@
-"""`RecordWriter` and `Applying`: what group commit writes, and applies."""
+"""`RecordWriter`, group commit's writer of the lock record, and `Applying`, whose threads create decided objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock from outside, for operators."""
+"""Status of a lock, for operators, without acquiring it; and `break_lock`, which releases it in its holder's place."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ class _Site:
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Return the request with `condition` headers, signed unless `skip_signature`; may fetch credentials.
 
-        Raises InvalidInput for forbidden plain HTTP, AccessDenied without credentials.
+        InvalidInput for forbidden plain HTTP, AccessDenied without credentials; botocore's errors and OSError if
+        fetching fails.
         """
         if self.endpoint.startswith("http://") and not self._plain:
             summary = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"

@@ -180,10 +180,10 @@ class _S3Reply:
         )
 
     def _success(self) -> ReplyMeaning:
-        """Return what a success status without a document proves.
+        """Return what a success without a document proves, else `Unproven` or `Confirm`.
 
-        It needs an ETag (no delete does), and a request id or the data's MD5. Else `Unproven`, or the request to
-        confirm it.
+        Writes and parts need an ETag, and request id or data's MD5; deletes a request id; reads as `_read`, or OTHER
+        for weak ETags.
         """
         request, reply, statement, verb = self.request, self.reply, self.statement, self.request.verb
         if FORMS[verb].empty and reply._body:

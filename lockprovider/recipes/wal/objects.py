@@ -39,10 +39,9 @@ _HINT_EVERY = 64  # slots
 
 
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
-    """Find the last slot, -1 if none was written, by doubled and then halved steps.
+    """Find the last slot, -1 if none; perhaps below `written`, a known slot or -1, if that is gone.
 
-    `look` returns the slot in a slot's place, -1 if empty. `written`: a slot known to be written, or -1. `slots`: size
-    of the ring, or None.
+    `look` returns the slot in a slot's place, -1 if empty. `slots`: ring size or None.
     """
     low = written if written == NOT_YET else look(written)
     while True:

@@ -1,7 +1,7 @@
 """Column types and the rules of their conversion.
 
-`WRITE` rules a user's rows, and SPECIFICATION.md's table of types is generated from it. `READ` rules old files of
-tables with columns widened since.
+`WRITE` applies to a user's rows; SPECIFICATION.md's table of types is generated from it. `READ` applies to files older
+than the widening of a column.
 
 Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for `READ`.
 """
@@ -184,7 +184,7 @@ def new_table_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
-    """Warn if the schema has any."""
+    """Return all fields but Hudi's meta columns; warn if there are any."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
         message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
@@ -230,7 +230,7 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """Return the type that a table stores for `kind` (for int8, int32), decoded, nested fields nullable.
+    """Return the type that a table stores for `kind`, such as int32 for int8: decoded, nested fields nullable.
 
     Raises `UnsupportedSchema` for other types, empty structs, map keys other than text.
     """
@@ -254,7 +254,7 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
     """Return the table's schema with the columns of `added`, nullable and last.
 
-    One may also be of the forms that `Table.add_columns` names. May raise UnsupportedSchema, or InvalidInput for an
+    A column's name may be a path, as in `Table.add_columns`. May raise UnsupportedSchema, or InvalidInput for an
     unknown path.
     """
     evolved = list(table)
@@ -345,7 +345,7 @@ def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
 
 
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Leave out map keys."""
+    """Return path and type of each leaf column, without map keys."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 

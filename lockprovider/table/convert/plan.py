@@ -31,8 +31,9 @@ def compile_plan(
     *,
     needed: Collection[str] = (),
 ) -> Plan:
-    """A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
+    """Make the plan that converts rows of schema `source` to the columns of `table`.
 
+    A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
     With rules `READ` it becomes null, and columns that `table` lacks are left out. Raises DoesNotFit (with `READ`
     Corrupt) with every misfit.
     """
@@ -42,7 +43,10 @@ def compile_plan(
 
 
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """New columns are null, widened ones read as in the JVM. Raises Corrupt for other types."""
+    """Convert stored rows to `columns`: new ones are null, widened ones read as in the JVM.
+
+    Raises Corrupt for other types.
+    """
     return compile_plan(rows.schema, columns, rules=READ)(rows)
 
 
@@ -98,7 +102,7 @@ def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Its methods raise nothing, and append to `misfits`."""
+    """Maker of a plan's steps. Its methods raise nothing, and append to `misfits`."""
 
     missing: OnMissing
     rules: Rules

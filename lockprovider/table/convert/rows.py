@@ -1,6 +1,6 @@
 """Input of rows: pandas or polars frames, and pyarrow Tables, RecordBatches and readers.
 
-Types stay the library's. NaN of pandas becomes null, NaN of Arrow stays NaN.
+Columns get the Arrow types of their library, not yet the table's. NaN of pandas becomes null, NaN of Arrow stays NaN.
 """
 
 from __future__ import annotations

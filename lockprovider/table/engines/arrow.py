@@ -92,7 +92,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
     """Check rows and split them by partition; missing columns become null. Writes nothing.
 
-    A reader is read part by part while writing, with a bucket index now.
+    A reader is read part by part during the write; with a bucket index, this call reads all of it into memory.
     """
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()

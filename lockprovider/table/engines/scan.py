@@ -139,7 +139,7 @@ class Scan:
 
 
 def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
-    """The plan fixes the files; lists files, a transaction only once."""
+    """Plan a scan, which fixes its files; lists files, for a transaction only once."""
     table, snapshot = source_snapshot(scan.source, scan.as_of)
     arguments = scan.columns, scan.filter, scan.partitions
     config = None if isinstance(scan.source, TableContext) else inside(scan.source).config
@@ -177,9 +177,10 @@ def short_for(
 
 
 def to_pandas(rows: pa.Table, *, plain: bool = True) -> Any:
-    """Convert rows to a pandas DataFrame that an upsert writes back unchanged; integers and booleans are nullable.
+    """Convert rows to pandas; an upsert writes them back unchanged, but NaN as null. NotSupported without pandas.
 
-    Nested columns are `ArrowDtype`; dates, decimals and bytes are Python objects or, without `plain`, `ArrowDtype`.
+    Integers and booleans are nullable, nested columns `ArrowDtype`; dates, decimals, bytes are Python objects or,
+    without `plain`, `ArrowDtype`.
     """
     with optional_import("pandas"):
         pandas = import_module("pandas")

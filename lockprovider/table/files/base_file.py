@@ -67,9 +67,9 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Raise `InvalidRecords` if a text, of `texts` by field, is a placeholder or has the next field's separator.
+    """Raise `InvalidRecords` if a text column's value is a placeholder or has the next field's separator.
 
-    Other values would have the same composite key.
+    Other values would have the same composite key. `texts`: the columns `fields` of `table`, as texts.
     """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
@@ -82,7 +82,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """A path is empty in an unpartitioned table. May raise `InvalidRecords`."""
+    """Return each row's partition path, empty in an unpartitioned table; may raise `InvalidRecords`."""
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     folders = [_folders(table, field, style) for field in style.fields]
@@ -172,7 +172,7 @@ def refuse_encrypted() -> Any:
 
 
 class ParquetFile(pq.ParquetFile):  # type: ignore[misc]
-    """It verifies checksums of pages; `path` is for messages."""
+    """Parquet file that verifies page checksums and refuses encryption; `path` is for messages."""
 
     def __init__(self, source: Any, filesystem: Any, path: str, **settings: Any) -> None:
         settings |= {"page_checksum_verification": True, "coerce_int96_timestamp_unit": INT96_UNIT}
@@ -259,7 +259,7 @@ def keys_of(file: ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """None without a range, or if it is not ASCII."""
+    """Return the footer's least and greatest key; None without them, or if they are not ASCII."""
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():

@@ -136,7 +136,7 @@ class FooterNotes:
         self._one_by_one: list[str] = []  # waiting for `put`
 
     def get(self, path: str) -> FooterNote | None:
-        """From now on the cache keeps long filters."""
+        """Return a file's cached note, or None; from now on the cache keeps long filters."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
@@ -163,17 +163,17 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """If many files lack a note, first cache the lock folder's notes (only with `beside_the_lock`).
+        """Return the column ranges of the `paths` that have a note.
 
-        Ignores store errors.
+        If many lack one, first caches the lock folder's notes (only with `beside_the_lock`). Ignores store errors.
         """
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Call `look_up`; return the `paths` that certainly have no wanted key, never one without a note.
+        """Call `look_up`; return the `paths` whose notes exclude every wanted key, or all paths without keys.
 
-        Above 10,000 keys, only compares ranges. Without keys, returns all paths.
+        Above 10,000 keys, only compares ranges.
         """
         self.look_up(store, paths)
         if not len(wanted):

@@ -169,7 +169,10 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files in one object; skip few files, whose own writes mark them."""
+        """Write the markers of many new files in one object; skip few files, or files after single markers.
+
+        The writes of skipped files mark them.
+        """
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
@@ -407,7 +410,8 @@ def write_clustered(
 ) -> list[WriteStat]:
     """Write all rows of slices, of one partition, sorted by `sort_by`, as new file groups; commit times stay.
 
-    Several file ids get ranges of about equal size; empty files are not written. Raises as `put_slice`.
+    Several file ids get ranges of about equal size, by way of temporary files; empty files are not written. Raises as
+    `put_slice`.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]

@@ -153,7 +153,7 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def order_of(columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """The order is ascending: null is lowest, NaN highest, and ties stay."""
+    """Return the positions that sort rows by these columns: ascending, null lowest, NaN highest; ties stay."""
     parts = [part for column in map(comparable, columns) for part in (pc.is_valid(column), column)]
     names = [str(number) for number in range(len(parts))]
     return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])
@@ -201,8 +201,8 @@ def mask_of(values: pa.Array) -> NDArray[np.bool_]:
 class LogMerge:
     """Merge of one slice's folded logs with its base file. Not thread-safe.
 
-    Pass all base batches to `merged`, then call `rest`. After a delete without a value, a log row with a lower value
-    than the base row lets the base row reappear.
+    Pass all base batches to `merged`, then call `rest`. Partial updates imply `in_place`. After a delete without a
+    value, a log row with a lower value than the base row lets the base row reappear.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Location of a table, and lookup of record keys in its base files."""
+"""`TablePlace`, which opens a table's files in any process, and lookup of record keys in base files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours get 
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Location of a table. Picklable; each process opens its own store."""
+    """Location of a table, with its store and footer notes. Picklable; each process opens its own store."""
 
     url: str
     storage_options: dict[str, Any] | None
@@ -47,7 +47,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """The notes of this place also use the lock folder."""
+        """Return the place of an open `store`; its footer notes also read the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
@@ -77,7 +77,7 @@ class TablePlace:
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> base_file.ParquetFile:
-        """Open a base file, and cache its footer's note; without a `size` fetch the whole file.
+        """Open a base file, and cache its footer's note; without a `size` fetch a remote file whole.
 
         Raises as `open_base_file`.
         """

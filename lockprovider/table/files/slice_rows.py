@@ -67,7 +67,7 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Also return the columns to read, and rows per batch."""
+    """Return the match of the logs' keys in the base file, the columns to read, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, base_file.ROW_GROUP_ROWS

@@ -239,10 +239,9 @@ def _positions(
     bits: int | NDArray[np.uint32],
     owners: NDArray[np.int64] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield one array for each of `hashes` hashes: every key's bit position, with the keys in order of length.
+    """Yield `hashes` arrays of bit positions, keys stably sorted by length; each overwrites the previous array.
 
-    Each array overwrites the previous one. `data` and `offsets` are as from `utf8`. `bits` is the size of the filter,
-    or of each key's filter, which begins at its bit in `owners`.
+    `bits`: the filter's size, or each key's filter's; `owners`: its first bit, added; both in `offsets`' order.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")

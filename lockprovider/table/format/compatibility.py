@@ -198,7 +198,7 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """A reason against reads prevents writes, too.
+    """Return the reasons against writes; those with `reads` prevent reads, too.
 
     With `keeps_listing` the writer maintains a metadata table's listing.
     """
@@ -397,9 +397,9 @@ def _key_reasons(config: TableConfig) -> Iterator[Reason]:
 
 
 def _index_reasons(config: TableConfig) -> Iterator[Reason]:
-    """Yield reasons against writes to a bucket index.
+    """Yield reasons against writes; none without a bucket index.
 
-    These are an unknown engine, partition expressions, or columns outside the record key.
+    These are an unknown engine, partition expressions, or hash columns outside the record key.
     """
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:

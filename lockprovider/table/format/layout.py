@@ -210,7 +210,7 @@ class PartitionStyle:
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """A value is None for the default partition. May raise `InvalidRecords`."""
+        """Return the values in a partition path, None for the default partition; may raise `InvalidRecords`."""
         if not self.fields:
             return ()
         folders = [path] if len(self.fields) == 1 else path.split("/")

@@ -1,4 +1,4 @@
-"""Codec of the timeline archive.
+"""Codec of the timeline archive: Parquet files of completed instants, and numbered manifests that list these files.
 
 Source: Hudi `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant.avsc`.
 """

@@ -111,7 +111,10 @@ def to_avro(schema: pa.Schema, name: str) -> str:
 
 
 def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
-    """Return the Avro record of these columns as JSON data; its nested types have namespace `namespace.name`."""
+    """Return the Avro record of these columns as JSON data; its nested types have namespace `namespace.name`.
+
+    Raises `UnsupportedSchema` for a type that is not canonical.
+    """
     inside = f"{namespace}.{name}"
     return {
         "type": "record",

@@ -1,4 +1,4 @@
-"""Reads of one moment, and of the changes between two."""
+"""Reads of one moment, of the changes between two, and of the commit history."""
 
 from __future__ import annotations
 

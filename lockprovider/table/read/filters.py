@@ -367,7 +367,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(value: Any) -> None:
-    """Raise `InvalidInput` for no filter."""
+    """Raise `InvalidInput` if `value` has no form of a filter; checks no columns."""
     if not isinstance(value, (str, pc.Expression, Filter)):
         _alternatives(value)
 

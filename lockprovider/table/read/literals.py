@@ -145,9 +145,11 @@ def literal_of(value: Any) -> Any:
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a number among the integers of `kind`; None: no number. NaN raises LiteralMisfit.
+    """Locate a number among the integers of `kind`; return None for a boolean or another value.
 
-    Outside their range it is inexact: the greatest above, None below.
+    NaN raises LiteralMisfit.
+
+    Outside their range it is inexact, and its floor the greatest above, None below.
     """
     if not _is_number(value):
         return None

@@ -66,7 +66,7 @@ class ScanPlan:
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return a caller's column names, each once."""
+    """Return a caller's column names; raise InvalidInput if one comes twice."""
     names = None if columns is None else check_texts(columns, "columns", "names of columns")
     if names and len(set(names)) < len(names):
         raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
@@ -122,7 +122,7 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 def to_table(
     place: TablePlace, scan: ScanPlan, progress: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter
 ) -> pa.Table:
-    """Read into memory; `progress` wraps the slices' iterator."""
+    """Read into memory, up to 4 slices at once if some have logs; `progress` wraps the slices' iterator."""
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     most = _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
     # pyarrow decodes slices without logs by several threads.

@@ -59,10 +59,10 @@ class ClusteringResult:
 def cluster_table(
     table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
-    """Run the scheduled clusterings without a live executor, then schedule and run own plans of at most 30 groups.
+    """Run scheduled clusterings without a live executor, then schedule and run own plans, until one has under 30 groups.
 
-    Ends after a smaller plan. Skips a scheduled one that a write overtook; for an own one raises `WriteConflict`.
-    `dry_run` only returns the next plan, if any.
+    Skips a scheduled one that a write overtook; for an own one raises `WriteConflict`. `dry_run` only returns the next
+    plan, if any.
     """
     _check(table, rule)
     if dry_run:

@@ -48,10 +48,7 @@ Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
-    """Yield the tasks' statistics in order, run in up to 4 threads, fewer if they hold much memory.
-
-    Nothing runs before.
-    """
+    """Run the tasks while iterated, in up to 4 threads, fewer if they hold much memory; yield statistics in order."""
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
@@ -105,13 +102,13 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Probe each plan by a heartbeat."""
+    """Return the begin times of pending plans without a live executor; writes a heartbeat for each, to compare ages."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """Heartbeat, plan, and sizes of the table's files by path."""
+    """Run of a plan by this process: its heartbeat, plan and action, and the sizes of the table's files by path."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned

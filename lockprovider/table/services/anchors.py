@@ -1,4 +1,4 @@
-"""Anchors: empty base files for buckets without a file group, for writers without a lock.
+"""Anchors: empty base files for buckets without a file group, so that blind writes can log rows to these.
 
 Source: Hudi RFC-66, `HoodieTableFileSystemView`.
 """
@@ -53,7 +53,7 @@ def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
 
 
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
-    """Announce buckets' empty base files, create partitions; write a file for each step of the result.
+    """Announce buckets' empty base files, create partitions; the result, while iterated, writes up to 16 files at once.
 
     Ids avoid the `ended` file groups.
     """

@@ -160,9 +160,9 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 
 
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
-    """Return whether `_version_` may point to manifest `number`.
+    """Read manifest `number` and the timeline; return whether `_version_` may point to the manifest.
 
-    It must be readable, add files, name stored files of right sizes, and add only instants on the timeline.
+    It must be readable, add files, name files as in `sizes` (stored), and add only instants on the timeline.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def retire_metadata_table(table: TableContext) -> int:
-    """Call `retire` under the lock."""
+    """Call `retire` under the lock; raises `Aborted` if there is a metadata table and a write is pending."""
     with table.lock.acquire() as lease:
         if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)

@@ -1,4 +1,4 @@
-"""Shared steps of table services.
+"""Steps that table services share: claim times, store, complete and remove instants, find dead ones, change properties.
 
 Each step must be safe to repeat: any process may carry out a dead executor's plan.
 
@@ -103,7 +103,7 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, metadata: CommitMetadata) -> str:
-    """Complete an action that wrote files."""
+    """Like `complete`, for an action that wrote files: adds these to any metadata table."""
     listed = written_files(metadata) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(metadata), listed=listed)
 
@@ -150,7 +150,7 @@ def check_no_write(table: TableContext) -> None:
 
 
 def remove_plan(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """Delete a rewrite plan that no executor runs: listing, files, markers, then requested state and heartbeat."""
+    """Delete a plan that no executor runs: listing, inflight state, files, markers, requested state, heartbeat."""
     lease.check()
     unlist(table, begin)
     table.store.delete(state_path(begin, action, InstantState.INFLIGHT))

@@ -320,7 +320,7 @@ def finish_restore(table: TableContext, begin: str) -> None:
 
 
 def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
-    """Return whether any existed."""
+    """Finish dead executors' restores, each under the lock; return whether any existed."""
     dead = plans.dead_plans(table, timeline, Action.RESTORE)
     for begin in dead:
         finish_restore(table, begin)

@@ -1,4 +1,4 @@
-"""Sharing of a table with JVM Hudi's writers, by its properties."""
+"""Changes of a table's properties under its lock: to share it with JVM writers, commits' visibility, a bucket index."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Read the archive's manifest if its number is new; cache and return it."""
+    """Read the archive's manifest number and, if it is new, the manifest; cache and return it."""
     return repeat_while_stale(partial(_refresh_history, table))
 
 

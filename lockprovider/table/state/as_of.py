@@ -1,4 +1,4 @@
-"""Snapshots of past moments, and errors once their files are gone.
+"""Snapshots of past moments, and checks whether a clean, restore or archival has removed a snapshot's files.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """
@@ -84,11 +84,9 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Call `look`, then list the timeline; return the result, or raise `Stale` if files may have been removed.
+    """Call `look`, then list the timeline; return the result.
 
-    The files are those of `timeline`.
-
-    Else a `HistoryGone` of `look` is raised.
+    Raises `Stale` if files of `timeline` may have been removed, else a `HistoryGone` of `look`.
     """
     try:
         result = look()

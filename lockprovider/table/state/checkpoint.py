@@ -1,4 +1,7 @@
-"""Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files."""
+"""Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
+
+This module encodes, finds and removes them; `services.checkpoint` writes them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The table's current state as one process reads it, with as few requests as possible.
 
-Answers may be out of date: readers check afterwards (`read.consistent`), commits under the lock.
+Answers may be out of date: readers check afterwards (`read.consistent`), and the client that decides a commit compares
+it with later ones.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _OLD = 8  # pending writes, listed one by one
 
 
 class CurrentState:
-    """The reader of one open table's current state, through the process's cache. Thread-safe."""
+    """The reader of one open table's current state, through the process's cache. Thread-safe.
+
+    Only `stated_schema` writes to the table.
+    """
 
     def __init__(self, lock: Lock, knowledge: TableKnowledge, *, by_metadata: bool = False) -> None:
         self._by_metadata = by_metadata
@@ -337,9 +341,9 @@ class CurrentState:
         return next((metadata.extra.get(hudi_schema.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
-        """Return the entries for the commit `begin` to state its schema; empty without schema-on-read.
+        """Store the schema history again under `begin`; return the entries by which this commit states its schema.
 
-        It stores the schema history again under `begin`.
+        Without schema-on-read, stores nothing and returns no entries.
         """
         text = self.internal_schema(timeline)
         if not text:
@@ -380,7 +384,8 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """Read the lock record and recent timeline names; return the readers' snapshot if cached; None: list the files.
 
-        None also if a decided commit is not stored yet, or after one made without the lock.
+        None also if a decided commit is not stored yet, or after one made without the lock. Caches which publishes are
+        stored.
         """
         record = self._record()
         view = self.view_by_log(record)

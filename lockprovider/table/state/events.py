@@ -1,4 +1,4 @@
-"""Events of a table, which its watcher gets."""
+"""Events of a table, which its watcher gets, and `ShowProgress`, a watcher."""
 
 from __future__ import annotations
 

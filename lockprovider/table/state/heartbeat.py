@@ -2,7 +2,7 @@
 
 The rules are in SPECIFICATION.md, "Dead writers".
 
-Source: Hudi `HoodieHeartbeatClient` .
+Source: Hudi `HoodieHeartbeatClient`.
 """
 
 from __future__ import annotations

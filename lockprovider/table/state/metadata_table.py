@@ -137,9 +137,10 @@ def uncompacted(own: Timeline) -> int:
 
 
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the metadata table's oldest instants that no reader needs, completed before the time `first`; one stays.
+    """Return the metadata table's oldest instants, in all states, that no reader needs; the latest such stays.
 
-    `remaining`: begin times of its files; those on the timeline must stay on it, or readers take them for completed.
+    They completed before `first`. `remaining`: begin times of files; the first unarchived one and all later instants
+    stay.
     """
     end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
     states: dict[str, list[Instant]] = {}

@@ -1,4 +1,4 @@
-"""Concurrent requests, and reads that repeat."""
+"""Requests in parallel threads, a folder's listing, and reads that repeat when other writers overtake them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Timeline:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Skip names of other files."""
+        """Make the timeline of these file names; skip names of other files."""
         return cls(tuple(instant for name in sorted(names) if (instant := parse_instant(name)) is not None))
 
     @classmethod
@@ -96,7 +96,7 @@ class Timeline:
 
     @cached_property
     def latest_completed_begin(self) -> str:
-        """Empty without completed instants."""
+        """The largest begin time of a completed instant, or an empty text."""
         return max((instant.begin for instant in self.instants if instant.is_completed), default="")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Versions: the names of a state of the table, for all verbs."""
+"""Versions, which name states of the table for all verbs, and the commits and changed rows between two states."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LastArchived = Callable[[], str]  # returns the last archived completion time, o
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:
-    """May raise `InvalidInput` or `HistoryGone`."""
+    """Return the moment that `version` names; may raise `InvalidInput` or `HistoryGone`."""
     if isinstance(version, AsOf):
         return AsOf.of(version)
     return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, last_archived))

@@ -68,7 +68,7 @@ class AsOf:
 def time_text(when: str | datetime) -> str:
     """Return the time as 17 digits in UTC.
 
-    `time`: 17 digits, 14 (their second's last millisecond), ISO text with its zone, or an aware datetime.
+    `when`: 17 digits, 14 (their second's last millisecond), ISO text with its zone, or an aware datetime.
 
     Raises `InvalidInput` for others.
     """

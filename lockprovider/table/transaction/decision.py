@@ -137,7 +137,8 @@ def validate(
 ) -> None:
     """Raise if the commit may not follow the table's state `view`, and report conflicts; else return.
 
-    Reads commits, plans, archive and keys as needed. Raises `Aborted`, `UnsupportedTable` or the errors of `decide`.
+    Reads commits, plans, archive and keys as needed. Raises `Aborted`, `UnsupportedTable`, `HistoryGone` or the errors
+    of `decide`.
     """
     _check_alive(table, proposal, basis, heartbeat, view)
     timeline = view.timeline

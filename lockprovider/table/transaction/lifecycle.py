@@ -1,4 +1,4 @@
-"""The life of one instant of a writer.
+"""The life of a transaction's instant: its states, start, commit and rollback. Services use `rewrite.executor` instead.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """
@@ -150,10 +150,10 @@ class Started:
         self.heartbeat.require_alive()
 
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start, and clean up after dead writers if due; an error stops the heartbeat.
+        """Report the start; if due, clean up after dead writers and, with JVM writers, delete ended heartbeats.
 
-        Reads the properties in the background, unless a batch's leader does. Call it after the transaction owns this
-        instant.
+        Reads the properties in the background, unless a batch's leader does. An error stops the heartbeat. Call it
+        after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
             # After the read of the record, so that the commit need not wait for it.
@@ -457,9 +457,7 @@ class Committing:
     def _publish(self, lease: Lease, view: TableView) -> str:
         """Judge the commit, write a metadata table's listing, publish the completed file; return its completion time.
 
-        Caches and reports it.
-
-        If `view` has the commit already, it only returns the time.
+        Caches and reports it. If `view` has the commit already, it only returns the time.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)

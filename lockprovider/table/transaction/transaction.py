@@ -220,7 +220,10 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """If it `may_be_blind` and has not begun: write missing anchors, forget the timeline, and write blindly."""
+        """If it `may_be_blind` and has not begun, write blindly, and build on a later timeline.
+
+        First commits missing anchors under the lock; raises `Aborted` while a restore is pending.
+        """
         if self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
             self._is_blind, self._timeline = True, None

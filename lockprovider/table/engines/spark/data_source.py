@@ -58,7 +58,7 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """Spark pickles it into the process of the next call."""
+    """The data source `hudi_cas`. Spark pickles it into the process of the next call."""
 
     _pinned: str | None = None  # completion time that a loaded DataFrame shows
 
@@ -210,7 +210,7 @@ def changed(
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """Return an empty text without writes."""
+    """Return the completion time of the latest write; empty without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 

@@ -130,7 +130,7 @@ def write_new_groups(
 
 
 def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
-    """Run a writing job exactly once."""
+    """Run a writing job exactly once; return its files' statistics."""
     return (WriteStat(**row.asDict()) for row in collect_rows(stats, handed, step))
 
 

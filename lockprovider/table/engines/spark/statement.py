@@ -307,9 +307,9 @@ def _source(reader: _Reader) -> tuple[str, str]:
 
 
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
-    """Parse ON's text, `t.id = s.id and t.city = s.city`, into pairs of target and source column.
+    """Parse ON's text, `t.id = s.id and s.city = t.city`, into pairs of target and source column.
 
-    Other conditions, or a key twice, raise InvalidInput.
+    Other conditions, or a key twice, raise InvalidInput with the place of the reader's token `start`.
     """
     tree = sqlglot.parse_one(text, dialect=_DIALECT).unnest()
     pairs: dict[str, tuple[str, str]] = {}

@@ -70,9 +70,10 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 
 
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
-    """Create the table; if another writer was faster, open it by `append`, return None by `ignore`.
+    """Create the table; if another writer was faster, open it by `if_exists=append`, return None by `ignore`.
 
-    TableNotFound without record keys; TableExists by `if_exists=error`.
+    TableNotFound without record keys; TableExists by `error`, or by `append` if `_check_same` refuses the other's
+    table.
     """
     if "record_keys" not in hudi_write.given:
         raise TableNotFound(

@@ -209,7 +209,7 @@ class Wish:
 def acquire(client: Client, wish: Wish) -> None:
     """Wait in this process's queue, then read and write the record until `client` holds the lock.
 
-    Pending publishes are then applied. Raises `NotAcquired` after the wish's deadline; store errors pass.
+    Pending publishes are then applied. Raises `NotAcquired` after the wish's deadline; store errors are raised.
     """
     queue, world = client.queue, client.world
     queue.note_request()

@@ -183,7 +183,7 @@ class AuditLog:
     def _put(self, page: _Page, timeout_s: float) -> None:
         """Write the whole file if it has grown.
 
-        After a conditional write that was not won, it overwrites whatever is stored. Store errors pass.
+        After a conditional write that was not won, it overwrites whatever is stored. Store errors are raised.
         """
         data, version = page.data, page.version
         if len(data) == page.written:

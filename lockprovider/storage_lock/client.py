@@ -156,7 +156,7 @@ class Client:
     def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock over the record `latest` (None: absent), and apply pending publishes.
 
-        False if refused or held by another client. `waiters` remain in the record. Errors pass, after the take is
+        False if refused or held by another client. `waiters` remain in the record. Errors are raised, after the take is
         released or forgotten.
         """
         driver = self.driver
@@ -242,7 +242,7 @@ class Client:
     def give_back(self, epoch: int | None = None) -> None:
         """Wait for a publish under way, write until the record is released or another client's, and audit the end.
 
-        Does nothing if another epoch's lease is held, sends nothing once ended. Store errors pass.
+        Does nothing if another epoch's lease is held, sends nothing once ended. Store errors are raised.
         """
         driver = self.driver
         at_ms = self.world.now_ms()

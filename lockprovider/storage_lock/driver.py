@@ -39,7 +39,7 @@ class RecordFile:
     def read(self, timeout_s: float) -> KnownRecord | None:
         """Read the record (None: absent) by one request, without a body if unchanged, and cache it.
 
-        May raise `MalformedRecord`; store errors pass.
+        May raise `MalformedRecord`; store errors are raised.
         """
         try:
             if self.known is None:
@@ -100,7 +100,7 @@ class Driver:
     def feed(self, event: machine.Event) -> Answer:
         """Step the lease machine by an event, send the requests that it asks for, and feed their answers.
 
-        The caller holds `step_guard`, and carries out a returned `Apply`. None: no effect. Request errors pass.
+        The caller holds `step_guard`, and carries out a returned `Apply`. None: no effect. Request errors are raised.
         """
         while True:
             before = self.state
@@ -165,7 +165,7 @@ class Driver:
     def _put(self, effect: machine.PutRecord) -> machine.Event:
         """Write the record, and return the outcome as the machine's next event; an unknown one is `PutFailed`.
 
-        Errors pass, and the machine then expects a read.
+        Errors are raised, and the machine then expects a read.
         """
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())

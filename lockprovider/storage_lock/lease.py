@@ -220,7 +220,7 @@ class Lease:
         return self._ended or self._client.driver.tick()
 
     def renew(self) -> bool:
-        """Prolong the lease now, and apply decided publishes that are left; store errors pass.
+        """Prolong the lease now, and apply decided publishes that are left; store errors are raised.
 
         Returns False if the outcome is unknown, if the call only settled an earlier write, or if the lease is over;
         `check` tells. A loss noticed here calls `on_lost`.

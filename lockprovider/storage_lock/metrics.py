@@ -129,7 +129,7 @@ class Recorder:
     def acquisition(self, *, holds: bool) -> Iterator[None]:
         """Count the block's attempt, and its success or failure, and report its duration.
 
-        With `holds`, remember the time for `release`; without, it is a group commit. Errors pass.
+        With `holds`, remember the time for `release`; without, it is a group commit. Errors are raised.
         """
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
@@ -148,7 +148,7 @@ class Recorder:
     def release(self) -> Iterator[None]:
         """Count a failed release in this block, and report the time since the acquisition.
 
-        Errors pass.
+        Errors are raised.
         """
         try:
             yield

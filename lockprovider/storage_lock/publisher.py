@@ -229,7 +229,7 @@ class Publisher:
         """Apply one publish; True if it counts as applied.
 
         If its path has other bytes (`breaks`: or its own are unusable), write details to `set_aside/`, log a warning,
-        and return False. Other errors pass.
+        and return False. Other errors are raised.
         """
         try:
             apply(self._store, pending, data, left_s)

@@ -292,7 +292,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
     """Take the lock from its holder, apply or set aside what is pending, and release it.
 
-    The outcome is Lost if the record had changed. Store errors pass, after the release.
+    The outcome is Lost if the record had changed. Store errors are raised, after the release.
     """
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     driver, publisher = client.driver, client.publisher

@@ -59,7 +59,7 @@ class ClusteringResult:
 def cluster_table(
     table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.run_in_threads, *, dry_run: bool = False
 ) -> tuple[ClusteringResult, ...]:
-    """Run scheduled clusterings without a live executor, then schedule and run own plans, until one has under 30 groups.
+    """Run scheduled clusterings without a live executor, then own plans until one has under 30 groups.
 
     Skips a scheduled one that a write overtook; for an own one raises `WriteConflict`. `dry_run` only returns the next
     plan, if any.

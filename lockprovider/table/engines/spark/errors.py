@@ -43,7 +43,7 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors pass."""
+    """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors are raised."""
     try:
         yield
     except Exception as error:

@@ -126,7 +126,7 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; store errors are raised as they are.
+    """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; keep store errors.
 
     `UnsupportedTable` if it is encrypted, or pyarrow lacks what it needs.
     """

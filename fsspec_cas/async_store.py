@@ -393,7 +393,7 @@ class AsyncStore:
                 return sorted(in_range, key=lambda entry: entry.path)
 
     def _is_past(self, path: str, prefix: str, stop_at: str) -> bool:
-        """Return whether no later page of the listing, after one that ends with `path`, has paths before `stop_at`.
+        """Return whether a page that ends with `path` is the last page with paths before `stop_at`.
 
         Hierarchical Azure accounts list `a/b` before `a-b`.
         """

@@ -136,7 +136,7 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate one whole stream, with the dictionary `like`, if any.
+    """Inflate a whole stream, with the preset dictionary `like` if it is given.
 
     Raises `Undecodable` beyond `most` bytes or for a stream cut off or followed by bytes, `zlib.error` for others.
     """

@@ -224,7 +224,7 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 def check(config: Mapping[str, object]) -> None:
     """Raise `InvalidSettings` for another lock provider, a credential of the store, or a refused key or value.
 
-    Also for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key.
+    Also for an unknown key below `OWNED`'s prefixes, or a key that resembles an honoured one.
     """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
@@ -252,7 +252,7 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
-    """Raise `InvalidSettings` for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key."""
+    """Raise `InvalidSettings` for an unknown key below `OWNED`'s prefixes, or a key that resembles an honoured one."""
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
     from difflib import get_close_matches  # noqa: PLC0415 - rare

@@ -206,7 +206,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Return the row, from 0, and the SVG of each sample; one that does not fit the width begins a new row."""
+    """Return the row, from 0, and the SVG of each sample; a sample that does not fit the width begins a new row."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

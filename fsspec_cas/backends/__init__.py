@@ -76,7 +76,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return a URL's filesystem and path; InvalidInput for an unknown option, or one that contradicts the URL's."""
+    """Return a URL's filesystem and path; an option that is unknown or contradicts the URL's raises InvalidInput."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.

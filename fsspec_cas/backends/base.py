@@ -170,7 +170,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise InvalidInput for an unknown API parameter, NotSupported for one that no single write can have."""
+    """Raise InvalidInput for an unknown API parameter, NotSupported for a parameter that no single write can have."""
     if name in rules.own:
         return
     if name in rules.refused:

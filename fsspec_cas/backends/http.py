@@ -243,7 +243,7 @@ def _misconfigured(cause: BaseException, hint: str) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all that caused it, each once, also those that HTTP libraries keep in attributes."""
+    """Yield the error and its causes, each once, also causes that HTTP libraries keep in attributes."""
     pending: list[object] = [error]
     visited: set[int] = set()
     while pending:

@@ -124,7 +124,7 @@ async def async_probe(
 async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
     """Run one check; return its finding.
 
-    "skipped": one that it needs is broken; "no" for NotSupported; "failed" for another error.
+    "skipped": a check that it needs is broken; "no" for NotSupported; "failed" for another error.
     """
     missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
     if missing:

@@ -212,7 +212,7 @@ class Signals:
         self._before = len(self._held)
 
     def pass_to(self, child: Child) -> None:
-        """Pass signals on from now, those kept by `hold` first, except those that the terminal sends to the command."""
+        """Pass on the signals kept by `hold`, then new ones, but not signals that the terminal sends to the command."""
         self._ignored = frozenset() if child.own_group else _FROM_TERMINAL
         self._send = child.send
         while self._held:

@@ -277,7 +277,7 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
-    """Check the table, even one that cannot be opened; REFUSED after a fault, not after notes."""
+    """Check the table, even if it cannot be opened; REFUSED after a fault, not after notes."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)

@@ -3,8 +3,8 @@
 Seen with 4.48: conditions on PUT, GET and DELETE are enforced; contended conditional writes on one key move in
 steps of one second (at most 8 contenders in a test, clients with timeouts above 20 s); multipart completion with
 If-None-Match is not atomic; a bucket that does not exist is made by the first PUT. Once, on a busy machine, two creates
-of one object were both answered with 200 soon after its start. Its master sends the list of filers, by which its locks
-are found, a second after a filer joined (github.com/seaweedfs/seaweedfs/pull/8888); until then two may hold one lock.
+of one object were both answered with 200; not seen again. A known cause: its master sends the list of filers, by which
+its locks are found, a second after a filer joined (github.com/seaweedfs/seaweedfs/pull/8888).
 """
 
 from __future__ import annotations

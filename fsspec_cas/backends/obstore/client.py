@@ -257,7 +257,7 @@ class _Site:
 def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return options and client options, parsed by obstore.
 
-    Raises InvalidInput for one that obstore refuses, NotSupported for one without effect here.
+    Raises InvalidInput for an option that obstore refuses, NotSupported for an option without effect here.
     """
     options: dict[str, Any] = fs.storage_options
     own = {name: value for name, value in options.items() if name not in _NO_CONFIG}

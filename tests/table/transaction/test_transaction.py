@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,7 +18,7 @@ from noting import Later, record
 from patience import until
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
-from fsspec_cas import Store
+from fsspec_cas import OutcomeUnknown, Store
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
@@ -303,13 +304,14 @@ def test_instant_rolled_back_while_becoming_inflight_leaves_nothing(tmp_path: Pa
     assert f"{txn.begin}.inflight" in backend.put_there
 
 
-class NeverInflight(LocalBackend):
-    """The requests for a commit's inflight file are never answered."""
+class NeverAnswers(LocalBackend):
+    """Each write of a path that this pattern matches is lost, and not answered."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
 
     async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
-        if write.path.endswith(".inflight") and ".rollback." not in write.path:
-            return NoAnswer("cut")
-        return await super().put(write, *args, **kwargs)
+        return NoAnswer("cut") if re.search(self.pattern, write.path) else await super().put(write, *args, **kwargs)
 
 
 @pytest.mark.parametrize("begin", [Transaction.start, lambda txn: engine.write(txn, upserts=rows((1, "a", 1)))])
@@ -319,11 +321,41 @@ def test_no_data_file_is_written_without_an_inflight_file(
     """A JVM rollback of an instant that was only requested looks for no data files."""
     monkeypatch.setattr(lifecycle, "_REQUEST_S", 0.05)
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    txn = Transaction(Table(Store(NeverInflight(), made.url), made.url, settings=SETTINGS))
+    txn = Transaction(Table(Store(NeverAnswers(r"/\d+\.inflight$"), made.url), made.url, settings=SETTINGS))
     with pytest.raises(Aborted, match="inflight file"):
         begin(txn)
     txn.rollback()
     assert (data_files(tmp_path / "t"), made.timeline().pending_writes) == (set(), ())
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = Store.put_if_absent
+
+    def soon(*given: Any, **named: Any) -> Any:
+        return create(*given, **{**named, "timeout": 0.2})
+
+    monkeypatch.setattr(Store, "put_if_absent", soon)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_unanswered_properties_are_not_called_another_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Store(NeverAnswers(r"hoodie\.properties$"), str(tmp_path))
+    monkeypatch.setattr(Store, "from_url", lambda *_: silent)
+    with pytest.raises(OutcomeUnknown, match=r"hoodie\.properties"):
+        Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_unanswered_metafile_of_a_partition_ends_the_write(tmp_path: Path) -> None:
+    """Taken for another writer's, the partition would stay without it, and JVM readers would miss it."""
+    made = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    silent = Table(Store(NeverAnswers("hoodie_partition_metadata$"), made.url), made.url, settings=SETTINGS)
+    txn = Transaction(silent)
+    with pytest.raises(OutcomeUnknown, match="partition_metadata"):
+        engine.write(txn, upserts=rows((1, "a", 1)))
+    txn.rollback()
+    assert data_files(tmp_path) == set()
 
 
 def test_conflict_is_raised_when_the_retries_are_used_up(table: Table) -> None:

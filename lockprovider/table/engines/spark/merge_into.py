@@ -146,7 +146,7 @@ def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
 def _joined(
     grouped: DataFrame, touched: list[tuple[int, FileSlice]], writer: GroupWriter, names: tuple[str, str]
 ) -> DataFrame:
-    """Describe each source row joined with the row of its key in the `touched` slices, if any.
+    """Describe each source row joined with the row of its key and file group in `touched` slices, if any.
 
     `names`: table's, source's alias.
     """

@@ -9,6 +9,7 @@ from decimal import Decimal
 from io import BytesIO
 from math import inf, nan
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import fastavro
@@ -35,6 +36,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines import changes
 from lockprovider.table.engines.writer import plan_write, start_here
 from lockprovider.table.files import encoding, group_writer
+from lockprovider.table.format import log_block
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import parse_log_file
 from lockprovider.table.format.log_block import BlockKind, decode_blocks, decode_deletes
@@ -117,6 +119,26 @@ def test_many_rows_are_a_parquet_block_and_few_an_avro_one(tmp_path: Path, monke
     table.upsert(rows(*((i, "a", "w", 4) for i, *_ in many)))
     assert len(blocks(table)) > 4, "a block may not be larger than others can read"
     assert content(table) == by_hudi_rs(table) == [(i, "a", "w", 4) for i, *_ in many]
+
+
+@pytest.mark.parametrize("kind", ["by commit", "by event"])
+@pytest.mark.parametrize("count", [300, encoding.PARQUET_ROWS])
+def test_blocks_of_uneven_rows_and_many_deletes_stay_below_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, count: int
+) -> None:
+    table = a_table(tmp_path / "t", kind)
+    table.upsert(rows(*((i, "a", "x", 1) for i in range(2 * count))))
+    monkeypatch.setattr(encoding, "_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(log_block, "_MOST_BYTES", 18_000)
+    large = [(i, "a", token_hex(2_000), 2) for i in range(20)]
+    small = [(i, "a", "y", 2) for i in range(20, count)]
+    table.upsert(rows(*large, *small))
+    assert len(blocks(table)) > 8
+    table.delete(keys(*((i, "a") for i in range(count, 2 * count))))
+    assert len(blocks(table)) > 10
+    assert content(table) == by_hudi_rs(table) == [*large, *small]
+    with pytest.raises(InvalidRecords, match="store large values outside the table"):
+        table.upsert(rows((0, "a", token_hex(20_000), 3)))
 
 
 @pytest.mark.parametrize(

@@ -157,12 +157,12 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield pa.concat_tables(held)
 
 
-def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
-    """Halve a part until each piece has at most `limit` bytes or one row; yield them in order."""
+def _pieces(part: pa.Table, limit: int, added: int = 0) -> Iterator[pa.Table]:
+    """Halve a part until each piece has at most `limit` bytes, with `added` ones a row, or one row; in order."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
-        if first.num_rows > 1 and _bytes_of(first) > limit:
+        if first.num_rows > 1 and _bytes_of(first) + added * first.num_rows > limit:
             half = first.num_rows // 2
             waiting += [first[half:], first[:half]]
         else:
@@ -218,6 +218,7 @@ def _footer(
 
 PARQUET_ROWS = 1000  # From here on Parquet is smaller and quicker than Avro.
 _BLOCK_BYTES = 256 << 20  # as in JVM writers; a block may not have 2 GiB
+_DELETE_BYTES = 64  # of a delete, besides key, partition and value
 
 
 def encode_log(
@@ -280,14 +281,13 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
-    """Yield kind and bytes of blocks of rows, about 256 MiB each.
+    """Yield kind and bytes of blocks of rows, each of at most 256 MiB before compression, or of one row.
 
     Fewer than 1,000 rows without nested times or dates are Avro, others Parquet; `text` is their Avro schema.
     """
-    size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
-    for start in range(0, full.num_rows, max(1, size)):
-        part = full[start : start + size]
-        if full.num_rows < PARQUET_ROWS and not any(_has_times_inside(column.type) for column in full.schema):
+    is_avro = full.num_rows < PARQUET_ROWS and not any(_has_times_inside(column.type) for column in full.schema)
+    for part in _pieces(full, _BLOCK_BYTES) if full.num_rows else ():
+        if is_avro:
             yield BlockKind.AVRO, log_block.encode_avro(part, text)
         else:
             yield BlockKind.PARQUET, _parquet(part, text)
@@ -314,13 +314,15 @@ def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[by
 
     Readers fail at a mixed block.
     """
-    keys = files.array_of(rows.column(schema.RECORD_KEY))
     name = config.ordering_field if MergeRule.of(config).ordering else None
-    values = pa.nulls(len(keys)) if name is None else files.array_of(rows.column(name))
-    typed = pc.is_valid(values)
-    for part, stored in ((keys.filter(typed), values.filter(typed)), (keys.filter(pc.invert(typed)), None)):
-        if len(part):
-            ordering_values = None if stored is None else stored.cast(log_block.stored_kind(stored.type)).to_pylist()
-            yield encode_deletes(
-                part.to_pylist(), partition, ordering_values, "" if stored is None else wrapper_of(values.type)
-            )
+    columns = rows.select([schema.RECORD_KEY, *filter(None, [name])])
+    typed = pa.nulls(rows.num_rows).is_valid() if name is None else columns.column(name).is_valid()
+    size = len(partition.encode()) + _DELETE_BYTES
+    valued, others = columns.filter(typed), columns.filter(pc.invert(typed)).select([0])
+    for part in (part for group in (valued, others) if group.num_rows for part in _pieces(group, _BLOCK_BYTES, size)):
+        keys, *stored = part.columns
+        values, wrapper = None, ""
+        if stored:
+            kind = stored[0].type
+            values, wrapper = stored[0].cast(log_block.stored_kind(kind)).to_pylist(), wrapper_of(kind)
+        yield encode_deletes(keys.to_pylist(), partition, values, wrapper)

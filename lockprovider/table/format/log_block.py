@@ -25,7 +25,7 @@ import fastavro
 import pyarrow as pa
 from pyarrow import types
 
-from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable, undamaged
+from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema, UnsupportedTable, undamaged
 from lockprovider.table.format.metadata import avro_schema, checked_schema
 from lockprovider.table.format.schema import from_avro
 
@@ -81,7 +81,7 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Return a block's bytes from its magic to its final size; raise `ValueError` above 2^31 - 1 bytes."""
+    """Return a block's bytes from its magic to its final size; raise `InvalidRecords` above 2^31 - 1 bytes."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -89,9 +89,16 @@ def _encode(block: LogBlock) -> bytes:
     parts += (_SIZE.pack(len(block.content)), block.content, _NO_FOOTER)
     body = b"".join(parts)
     size = len(body) + _SIZE.size
-    if size > _MOST_BYTES:
-        raise ValueError(f"a log block of {size} bytes cannot be read by the JVM; write several")
+    _refuse_too_large(size)
     return b"".join((MAGIC, _SIZE.pack(size), body, _SIZE.pack(size + len(MAGIC))))
+
+
+def _refuse_too_large(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise InvalidRecords(
+            f"a row or key takes {size} bytes in a log file, where {_MOST_BYTES} are the most that the JVM can read; "
+            "store large values outside the table"
+        )
 
 
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
@@ -219,6 +226,7 @@ def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
     for values in zip(*columns, strict=True):
         datum = BytesIO()
         fastavro.schemaless_writer(datum, parsed, dict(zip(names, values, strict=True)))
+        _refuse_too_large(datum.tell())
         out += (_COUNT.pack(datum.tell()), datum.getvalue())
     return b"".join(out)
 
@@ -356,6 +364,7 @@ def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | 
     ]
     datum = BytesIO()
     fastavro.schemaless_writer(datum, avro_schema(_RECORDS), {"deleteRecordList": records})
+    _refuse_too_large(datum.tell())
     return _TWO.pack(_CONTENT_VERSION, datum.tell()) + datum.getvalue()
 
 

@@ -12,14 +12,16 @@ from lockprovider.table.convert.rows import as_stream
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
-from lockprovider.table.format.compatibility import ORDERED, VISIBILITIES, with_visibility
+from lockprovider.table.format.compatibility import with_visibility
 from lockprovider.table.format.log_block import wrapper_of
 from lockprovider.table.format.properties import (
     BUCKET,
     DEFAULT_BUCKETS,
     MERGE_ON_READ,
+    ORDERED,
     READABLE_VERSIONS,
     TABLE_TYPES,
+    VISIBILITIES,
     TableConfig,
 )
 from lockprovider.table.settings import IndexSettings

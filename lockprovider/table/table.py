@@ -427,7 +427,9 @@ class Table(TableContext):
 
         >>> table.run_inline_services()  # nothing, by default
         """
-        inline.run_due(self)
+        settings = self.settings
+        if settings.archive_automatically or settings.compaction or settings.clustering or self.knowledge.listing.logs:
+            inline.run_due(self)
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.

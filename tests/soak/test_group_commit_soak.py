@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockprovider.table.format.compatibility import UNORDERED
+from lockprovider.table.format.properties import UNORDERED
 from soak.lists import Crowd, follow, read_by_hudi_rs, read_ours, serve
 
 if TYPE_CHECKING:

@@ -16,15 +16,11 @@ from lockprovider.table.doctor.facts import Facts, TableFinding, first_names, ga
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.format.bucket import bucket_of
 from lockprovider.table.format.compatibility import (
-    VISIBILITIES,
-    VISIBILITY_KEY,
     ZONE_KEY,
-    is_unordered,
     keeps_file_listing,
     next_step_for,
     reasons,
     share_changes,
-    visibility,
 )
 from lockprovider.table.format.instant import Action, InstantState, to_ms
 from lockprovider.table.format.layout import (
@@ -38,7 +34,14 @@ from lockprovider.table.format.layout import (
     parse_marker,
 )
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.format.properties import BUCKET, INDEX, READABLE_VERSIONS, TableConfig
+from lockprovider.table.format.properties import (
+    BUCKET,
+    INDEX,
+    READABLE_VERSIONS,
+    VISIBILITIES,
+    VISIBILITY_KEY,
+    TableConfig,
+)
 from lockprovider.table.state.context import clock_difference
 from lockprovider.table.timeline.timeline import ZONE_MS, drifts_ms
 
@@ -195,11 +198,11 @@ def properties(facts: Facts) -> _Found:
 
 def _appearance(config: TableConfig) -> _Found:
     """Yield a finding if commits are unordered, or the recorded visibility is unknown."""
-    recorded = visibility(config)
+    recorded = config.visibility
     if recorded not in VISIBILITIES:
         what = f"{VISIBILITY_KEY}={recorded} is not one of {' and '.join(map(repr, VISIBILITIES))}: commits are ordered"
         yield _WRONG, what, "call `Table.set_visibility('ordered')`"
-    elif is_unordered(config):
+    elif config.is_unordered:
         what = "commits are unordered: incremental queries of JVM Hudi, and hudi-rs, may miss some of them"
         yield _NOTE, what, "call `Table.set_visibility('ordered')` before such a reader reads changes"
 

@@ -31,6 +31,7 @@ from lockprovider.table.errors import Corrupt
 from lockprovider.table.files import base_file
 from lockprovider.table.files.base_file import LEGACY_KEY
 from lockprovider.table.format import bloom
+from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import META_COLUMNS
 
 NOTES = ".hoodie/.locks/footers/"
@@ -211,11 +212,17 @@ class FooterNotes:
             self._saved.update(notes)
             self._read.add(name)
 
-    def take_due(self, paths: Sequence[str]) -> Sequence[str]:
-        """Return the files to `put` now: `paths` if more than 8.
+    def take_due(self, stats: Iterable[WriteStat]) -> Sequence[str]:
+        """Cache the notes in `stats`, and return the base files to `put` now: those of `stats` if more than 8.
 
         Else collects them and returns nothing; once 64 are collected, returns and forgets these.
         """
+        paths = []
+        for stat in stats:
+            if stat.note:
+                self.add(stat.path, FooterNote.parse(json.loads(stat.note)))
+            if not stat.is_log:
+                paths.append(stat.path)
         if len(paths) > FEW:
             return paths
         with self._adding:

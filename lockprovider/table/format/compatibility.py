@@ -18,7 +18,16 @@ from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format import properties
 from lockprovider.table.format.metadata import schema_text
 from lockprovider.table.format.metadata_table import LISTING
-from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, PARTITIONS_KEY, READABLE_VERSIONS, TableConfig
+from lockprovider.table.format.properties import (
+    COMMIT_TIME,
+    EVENT_TIME,
+    ORDERED,
+    PARTITIONS_KEY,
+    READABLE_VERSIONS,
+    VISIBILITIES,
+    VISIBILITY_KEY,
+    TableConfig,
+)
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
@@ -117,20 +126,6 @@ def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[
     named = [SettingChange(PARTITIONS_KEY, ",".join(config.metadata_partitions), ",".join(partitions))]
     less = named if partitions != config.metadata_partitions else []
     return (*changes, *less, *(() if config.timezone == "UTC" else (zone,)))
-
-
-# JVM Hudi keeps this property of this library.
-VISIBILITY_KEY = "fsspec_cas.visibility"
-VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
-
-
-def visibility(config: TableConfig) -> str:
-    return config.raw.get(VISIBILITY_KEY, ORDERED)
-
-
-def is_unordered(config: TableConfig) -> bool:
-    """Return whether the commits of one decision are stored at once, in any order."""
-    return visibility(config) == UNORDERED
 
 
 def with_visibility(config: TableConfig, wanted: str) -> TableConfig:

@@ -162,6 +162,11 @@ _OWN_RULE = "hoodie.table.partial.update.mode"  # which columns count as not giv
 _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 
+# JVM Hudi keeps this property of this library.
+VISIBILITY_KEY = "fsspec_cas.visibility"
+VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
+
+
 # Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 def own_rule(raw: Mapping[str, str]) -> str:
     rule = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
@@ -200,6 +205,15 @@ class TableConfig:
     @property
     def is_merge_on_read(self) -> bool:
         return self.table_type == MERGE_ON_READ
+
+    @property
+    def visibility(self) -> str:
+        return self.raw.get(VISIBILITY_KEY, ORDERED)
+
+    @property
+    def is_unordered(self) -> bool:
+        """Whether the commits of one decision are stored at once, in any order."""
+        return self.visibility == UNORDERED
 
     @property
     def named_metadata(self) -> tuple[str, ...]:

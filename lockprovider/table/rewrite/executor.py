@@ -204,7 +204,8 @@ def complete(
         extra = {**with_fence({}, table.fence), **table.current.stated_schema(timeline, begin)}
         metadata = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
         completion = plans.complete_write(table, lease, begin, action, metadata)
-    checkpoint.note_files(table, begin, stats)
+    if due := table.place.footer_notes.take_due(stats):
+        checkpoint.store_notes(table, begin, due)
     plans.remove_files(table, begin, ())
     return completion
 

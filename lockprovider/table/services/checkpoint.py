@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,10 +11,8 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
-from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.format.instant import format_ms
 from lockprovider.table.format.layout import data_file_at
-from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.as_of import may_lack_files
 from lockprovider.table.state.checkpoint import Checkpoint
@@ -28,20 +25,14 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 
 
-def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Cache the footer notes in `stats`; if they are many, store them in the background, ignoring errors."""
-    notes = table.place.footer_notes
-    for stat in stats:
-        if stat.note:
-            notes.add(stat.path, FooterNote.parse(json.loads(stat.note)))
-    if paths := notes.take_due([stat.path for stat in stats if not stat.is_log]):
-        table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
+def store_notes(table: TableContext, begin: str, paths: Sequence[str]) -> None:
+    """Store the footer notes of these files in the background, ignoring errors."""
+    table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
 
 
-def write_if_due(table: TableContext, position: int) -> None:
-    """Store a checkpoint in the background, ignoring errors, if one is due at this log position."""
-    if position > 0 and position % checkpoint.EVERY == 0:
-        table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
+def store_checkpoint(table: TableContext, position: int) -> None:
+    """Store the checkpoint of this log position in the background, ignoring errors."""
+    table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
 
 def _ignoring_errors(write: Callable[..., None], *args: object) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
 from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
-from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
-from lockprovider.table.format.metadata import Victim, decode_rollback_plan, encode_rollback, encode_rollback_plan
+from lockprovider.table.format.metadata import Victim, encode_rollback, encode_rollback_plan
 from lockprovider.table.format.service_metadata import (
     RestorePlan,
     decode_clustering_plan,
@@ -57,7 +57,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         if only_if_dead and not plans.dead_among(table, {begin}):
             return
         # Unless forced, a live rollback goes on: a JVM process fails if overtaken.
-        planned = pending_rollback_of(table, timeline, begin) if own or only_if_dead else None
+        planned = table.current.pending_rollback_of(timeline, begin) if own or only_if_dead else None
         if planned is not None and planned not in plans.dead_plans(table, timeline, Action.ROLLBACK):
             if own:
                 plans.remove_files(table, begin, files_of(table, begin))  # Their plan lacks files written after it.
@@ -77,7 +77,7 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
     if (
         not timeline.pending_files(begin)
         or timeline.written_at(begin) is not None
-        or pending_rollback_of(table, timeline, begin) is not None
+        or table.current.pending_rollback_of(timeline, begin) is not None
     ):
         return False
     table.store.delete_all(files)
@@ -92,12 +92,12 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
     The caller holds `lease`. `fenced`: publish the plan by the lease, as `victim`'s writer may live.
     """
     files = files_of(table, victim)
-    begin = pending_rollback_of(table, timeline, victim)
+    begin = table.current.pending_rollback_of(timeline, victim)
     if begin is None:
         named = Victim(victim, _action_of(timeline, victim))
         begin = plan_rollback(table, timeline, named, files, lease if fenced else None)
     else:
-        named = victim_of(table, begin)
+        named = table.current.victim_of(begin)
     plans.unlist(table, victim)
     plans.remove_files(table, victim, files)
     plans.remove_pending(table, timeline, victim)  # From here on the victim's writer does not commit.
@@ -117,23 +117,8 @@ def plan_rollback(
     return begin
 
 
-def pending_rollback_of(table: TableContext, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
-    """Return the begin time of a pending rollback of `victim`, begun after `since`."""
-    later = (begin for begin in timeline.pending_rollbacks if begin > since)
-    return next((begin for begin in later if victim_of(table, begin).begin == victim), None)
-
-
 def _action_of(timeline: Timeline, begin: str) -> str:
     return (timeline.pending_action(begin) or Action.COMMIT).value
-
-
-def victim_of(table: TableContext, begin: str) -> Victim:
-    """Read a rollback's victim; an empty one without its plan."""
-    name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
-    content = table.store.read_or_none(f"{TIMELINE}/{name}")
-    if content is None:
-        return Victim("", Action.COMMIT.value)
-    return decode_rollback_plan(content.data, name)
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
@@ -259,7 +244,7 @@ def _finish_rollback(table: TableContext, planned: str) -> None:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
             return
-        victim = victim_of(table, planned).begin
+        victim = table.current.victim_of(planned).begin
         if victim:
             execute_rollback(table, lease, timeline, victim, fenced=True)
         else:

@@ -326,6 +326,8 @@ class TableContext:
         if _LOG.isEnabledFor(level):
             details = ", ".join(f"{name} {value}" for name, value in detail.items())
             _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({details})" if details else "")
+        if self._watcher is ignore_event:
+            return
         try:
             self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))
         except Exception:
@@ -355,11 +357,13 @@ def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Ti
     """
     view = table.now() if pinned else None
     config = table.knowledge.config if view is None else view.config
-    is_refused = config is not None and bool(reasons(config, keeps_listing=keeps_listing(table, config)))
-    if is_refused and (view is None or not view.listed):
-        view = table.now(listed=True)  # the start compares them with the cached view, which this refreshes
-        config = view.config
-    return writable_config(table, config), view.timeline if pinned and view is not None else None
+    if config is None or config is not table.knowledge.writable:
+        is_refused = config is not None and bool(reasons(config, keeps_listing=keeps_listing(table, config)))
+        if is_refused and (view is None or not view.listed):
+            view = table.now(listed=True)  # the start compares them with the cached view, which this refreshes
+            config = view.config
+        config = table.knowledge.writable = writable_config(table, config)
+    return config, view.timeline if pinned and view is not None else None
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:

@@ -20,10 +20,10 @@ from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.compatibility import check_readable, is_unordered
-from lockprovider.table.format.instant import Action, Instant, parse_instant
+from lockprovider.table.format.compatibility import check_readable
+from lockprovider.table.format.instant import Action, Instant, InstantState, parse_instant
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
-from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream
+from lockprovider.table.format.metadata import CommitMetadata, Victim, batches_by_stream, decode_rollback_plan
 from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
 from lockprovider.table.state import checkpoint
@@ -128,7 +128,7 @@ class CurrentState:
             check_readable(self.config())  # a downgrade leaves an empty folder
         timeline = visible_part(listed, before)
         properties = self._knowledge.properties
-        if timeline is None and not before.log and properties is not None and not is_unordered(properties.config):
+        if timeline is None and not before.log and properties is not None and not properties.config.is_unordered:
             return listed
         timeline = visible_part(listed, before, _decisions(self._record())) if timeline is None else timeline
         if timeline is None:
@@ -270,6 +270,19 @@ class CurrentState:
                     f"commit {name} was archived or taken back since it was listed; read the table again"
                 ) from error
         return metadata
+
+    def pending_rollback_of(self, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
+        """Return the begin time of a pending rollback of `victim`, begun after `since`."""
+        later = (begin for begin in timeline.pending_rollbacks if begin > since)
+        return next((begin for begin in later if self.victim_of(begin).begin == victim), None)
+
+    def victim_of(self, begin: str) -> Victim:
+        """Read a rollback's victim; an empty one without its plan."""
+        name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
+        content = self._store.read_or_none(f"{TIMELINE}/{name}")
+        if content is None:
+            return Victim("", Action.COMMIT.value)
+        return decode_rollback_plan(content.data, name)
 
     def batches_newest_first(self, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
         """Read and yield commits with their streams' batches, newest first, then streams' last archived batches."""

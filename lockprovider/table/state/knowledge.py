@@ -98,7 +98,7 @@ class TableKnowledge:
 
     **Everything but these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
-    - an immutable object, true for ever: completed writes, digests and completion times of archive files
+    - an immutable object, true for ever: completed writes, digests and completion times of archive files, `writable`
     - a position in a log, while the record's log reaches back to it: the view, `applied`, `listing`, a checkpoint
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
@@ -119,6 +119,7 @@ class TableKnowledge:
         self.listing = ListingState()
 
         self.properties: CachedProperties | None = None
+        self.writable: TableConfig | None = None  # the last ones found to allow writes
         self.history = History()
 
         self.latest = Timeline()

@@ -21,7 +21,6 @@ from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import ARCHIVED, Aborted, Corrupt, InvalidRecords, WriteConflict
 from lockprovider.table.files.place import KeyFile
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.compatibility import is_unordered
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     TIMELINE,
@@ -35,7 +34,6 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, batches_by_stream, decode_commit
 from lockprovider.table.format.service_metadata import decode_clustering_plan
-from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.state.context import writable_config
@@ -171,7 +169,7 @@ def _check_alive(
     if not (timeline.is_pending(begin) if view.listed else is_young or table.current.has(proposal.inflight)):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     heartbeat.require_alive()
-    if rollback.pending_rollback_of(table, timeline, begin, since=begin) is not None:
+    if table.current.pending_rollback_of(timeline, begin, since=begin) is not None:
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
     if view.config != basis.config:
         writable_config(table, view.config)
@@ -471,7 +469,7 @@ class TableDecider:
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
         self.sample = sample
-        self.unordered = is_unordered(config)
+        self.unordered = config.is_unordered
         self._table = table
         self._latest = latest
         self._config = ""
@@ -479,7 +477,7 @@ class TableDecider:
     def refresh(self, seen_s: float) -> None:
         """Read the table's properties again."""
         config = self._table.current.config_since(seen_s)
-        self._config, self.unordered = config_digest(config), is_unordered(config)
+        self._config, self.unordered = config_digest(config), config.is_unordered
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """Raise the error of `decide` if the intent may not follow these log entries; caches their commits.

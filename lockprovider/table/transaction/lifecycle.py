@@ -39,7 +39,9 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
 from lockprovider.table.format.metadata import encode_commit, encode_replace_pending
 from lockprovider.table.format.metadata_table import written_files
-from lockprovider.table.services import checkpoint, plans, rollback
+from lockprovider.table.services import plans, rollback
+from lockprovider.table.services.checkpoint import store_checkpoint
+from lockprovider.table.state import checkpoint
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import concurrently
 from lockprovider.table.timeline.conflict import completed_since
@@ -390,7 +392,8 @@ class Committing:
         if isinstance(outcome, Decided):
             name = outcome.path.removeprefix(f"{TIMELINE}/")
             completion = self._note(name, proposal.data)
-            checkpoint.write_if_due(table, outcome.position)
+            if outcome.position > 0 and outcome.position % checkpoint.EVERY == 0:
+                store_checkpoint(table, outcome.position)
             return self._finish(completion, outcome.posted)
         return _Undecided(hold=isinstance(outcome, Hold))
 

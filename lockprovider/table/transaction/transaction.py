@@ -339,7 +339,8 @@ class Transaction:
         for path in self.announced - {stat.path for stat in stats}:
             self.table.store.delete(path)  # of a failed task attempt
         self.table.report("written", self.begin, files=len(stats))
-        checkpoint.note_files(self.table, self.begin, stats)
+        if due := self.table.place.footer_notes.take_due(stats):
+            checkpoint.store_notes(self.table, self.begin, due)
         proposal, basis = self._propose(stats)
         completion, waited_s = Committing(self, self.started, proposal, basis).run()
         self.result = _result(proposal, completion, conflicts=conflicts, lock_wait_s=waited_s)

@@ -11,8 +11,8 @@ import pytest
 from lockprovider import table as table_package
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format import compatibility, properties
-from lockprovider.table.format.compatibility import VISIBILITY_KEY, shared, without_metadata_table
-from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
+from lockprovider.table.format.compatibility import shared, without_metadata_table
+from lockprovider.table.format.properties import VISIBILITY_KEY, TableConfig, encode_properties, parse_properties
 
 STATS = ("column_stats", "files", "partition_stats")
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))

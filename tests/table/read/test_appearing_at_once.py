@@ -22,7 +22,7 @@ from lockprovider.table import Table
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.format.compatibility import ORDERED, UNORDERED, VISIBILITY_KEY
+from lockprovider.table.format.properties import ORDERED, UNORDERED, VISIBILITY_KEY
 from lockprovider.table.state.current import CurrentState
 from lockprovider.table.transaction.transaction import Transaction
 

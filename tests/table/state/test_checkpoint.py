@@ -24,10 +24,10 @@ from lockprovider import Log
 from lockprovider.table import KeepVersions, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.read import consistent
-from lockprovider.table.services.checkpoint import write_if_due
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.transaction import lifecycle
 from lockprovider.table.transaction.transaction import Transaction
 
 LISTED = {"list_page files", "list_page timeline"}
@@ -278,9 +278,8 @@ def test_slices_with_log_files_survive_a_checkpoint(tmp_path: Path) -> None:
     )
 
 
-def test_checkpoint_is_due_every_given_number_of_positions(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
-    monkeypatch.setattr(type(table.store), "in_background", lambda _, write: written.append(write.args[-1]))
-    for position in range(13):
-        write_if_due(table, position)
-    assert written == [1, 2, 3]
+def test_checkpoint_is_stored_every_given_number_of_positions(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    positions: list[int] = []
+    monkeypatch.setattr(lifecycle, "store_checkpoint", lambda _, position: positions.append(position))
+    grown(table, 13)
+    assert positions == [4, 8, 12]

@@ -17,6 +17,7 @@ from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from lockprovider.table import Table, TableEvent, UnsupportedTable
 from lockprovider.table.engines import writer
+from lockprovider.table.state import context
 
 
 class Meanwhile(LocalBackend):
@@ -182,3 +183,16 @@ def test_rows_readable_only_once_wait_for_their_instant(table: Table, backend: M
     names = [name for name in backend.put_there if ".marker." in name or name.endswith(".inflight")]
     assert ".marker." in names[-1]
     assert content(other(table)) == {(1, "a", 1), (2, "a", 2), (9, "b", 9), (3, "a", 3)}
+
+
+def test_properties_are_judged_once_until_they_change(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+    judge = context.check_writable
+    monkeypatch.setattr(context, "check_writable", lambda config, **more: (judged.append(config.name), judge(config)))
+    table.knowledge.writable = None
+    for number in range(3):
+        table.append(rows((number + 3, "a", 3)))
+    assert len(judged) == 1
+    other(table).set_visibility("unordered")
+    table.append(rows((9, "a", 3)))
+    assert len(judged) > 1

@@ -190,6 +190,7 @@ CALLED: list[Case] = [
     ("savepoint: away", lambda p: to(p).delete_savepoint(None), InvalidInput, ["None is no version"]),
     ("roll_back: unknown", lambda p: to(p).roll_back("x"), HistoryGone, ["x", "restore"]),
     ("buckets: text", lambda p: to(p).adopt_bucket_index("x"), InvalidRecords, ["'x'", "use 1 to"]),
+    ("buckets: flag", lambda p: to(p).adopt_bucket_index(True), InvalidRecords, ["True", "use 1 to"]),
     ("buckets: by", lambda p: to(p).adopt_bucket_index(4, "city"), InvalidRecords, ["columns ['city']", "['id']"]),
     ("cluster: by", lambda p: to(p).cluster(5), InvalidInput, ["sort_by=5", "('ts',)"]),
     ("cluster: column", lambda p: to(p).schedule_clustering(["no"]), InvalidInput, ["['no']", "city"]),

@@ -43,7 +43,7 @@ class BucketIndex:
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
-        if not isinstance(self.buckets, int) or not 1 <= self.buckets <= MOST_BUCKETS:
+        if not isinstance(self.buckets, int) or isinstance(self.buckets, bool) or not 1 <= self.buckets <= MOST_BUCKETS:
             raise InvalidRecords(f"a table cannot have {self.buckets!r} buckets: use 1 to {MOST_BUCKETS}")
         return self
 

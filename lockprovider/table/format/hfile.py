@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lockprovider.bounded import LARGEST_OBJECT, inflate
+from lockprovider.bounded import LARGEST_OBJECT, inflate, plausible
 from lockprovider.table.errors import UnsupportedTable, undamaged
 from lockprovider.table.format.bloom import TYPE_CODE
 
@@ -108,8 +108,9 @@ def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
     if not start <= end <= following <= len(data):
         raise ValueError(f"a block at {at} that is cut")
     payload = data[start:end]
-    if not 0 <= size <= LARGEST_OBJECT:
-        raise ValueError(f"a block at {at} of {size} bytes, and {LARGEST_OBJECT} are the most that is read")
+    most = max(LARGEST_OBJECT, plausible(payload))
+    if not 0 <= size <= most:
+        raise ValueError(f"a block at {at} of {size} bytes, and {most} are the most that is read")
     found = inflate(payload, most=size, wbits=_GZIP_WINDOW) if codec == _GZIP else payload
     if len(found) != size:
         raise ValueError(f"a block at {at} of {len(found)} bytes, not {size}")
@@ -118,12 +119,12 @@ def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
 
 def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of the data blocks from offset `at` to `end`; raise `ValueError` above 128 MiB in all."""
-    left = 2 * LARGEST_OBJECT
+    left = most = max(2 * LARGEST_OBJECT, plausible(data))
     while at < end:
         magic, content, at = _block(data, at, codec)
         left -= len(content)
         if left < 0:
-            raise ValueError(f"data of more than {2 * LARGEST_OBJECT} bytes")
+            raise ValueError(f"data of more than {most} bytes")
         if magic == _DATA:
             yield from _pairs(content)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from secrets import token_bytes
 
 import pytest
 from table.metadata_written import TRAILER_BYTES, blocks_of, data_of, encoded, hfiles, trailer_of
@@ -179,3 +180,12 @@ def test_no_entries_and_keys_that_are_too_long_are_refused() -> None:
         encode_hfile({}, "{}", 0)
     with pytest.raises(ValueError, match="32,767"):
         encode_hfile({b"k" * 32768: b""}, "{}", 0)
+
+
+def test_block_of_a_large_listing_is_read_if_its_compressed_size_is_plausible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hfile, "LARGEST_OBJECT", 1 << 20)
+    entries = {b"a": token_bytes(2 << 20), b"b": token_bytes(2 << 20)}
+    data = encode_hfile(entries, "{}", 0)
+    assert decode_hfile(data, "x").entries == tuple(entries.items())
+    with pytest.raises(Corrupt, match="are the most that is read"):
+        decode_hfile(encode_hfile({b"a": bytes(8 << 20)}, "{}", 0), "x")

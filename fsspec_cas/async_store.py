@@ -128,8 +128,7 @@ class AsyncStore:
         (b'1', True)
         """
         full = self._full_path(path)
-        answer = await self._sender.get(full, None, timeout)
-        return _content(answer, full)
+        return _present(await self._sender.get(full, None, timeout), full)
 
     async def read_or_none(
         self, path: str, known: Content | None = None, *, timeout: float = TIMEOUT_S
@@ -139,12 +138,11 @@ class AsyncStore:
         >>> await store.read_or_none("nothing") is None
         True
         """
-        try:
-            if known is None:
-                return await self.read(path, timeout=timeout)
-            return await self.read_if_changed(path, known.version, timeout=timeout) or known
-        except ObjectNotFound:
-            return None
+        full, version = self._full_path(path), None if known is None else self._checked_version(known.version)
+        answer = await self._sender.get(full, version, timeout)
+        if isinstance(answer, Unchanged) or (isinstance(answer, ObjectState) and answer.version == version):
+            return known
+        return _content(answer)
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """Return the object, or None while it is at `version`. A store with conditional reads then sends no body.
@@ -160,7 +158,7 @@ class AsyncStore:
         answer = await self._sender.get(full, version, timeout)
         if isinstance(answer, Unchanged) or (isinstance(answer, ObjectState) and answer.version == version):
             return None  # the server ignored the condition
-        return _content(answer, full)
+        return _present(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
         """Return an object's version, size, times, identity and attributes without its body; `timeout` in seconds.
@@ -461,7 +459,7 @@ class AsyncStore:
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
         """Return the version; InvalidVersion for a wildcard, or another kind of store."""
-        version = Version.of(version_or_text)
+        version = version_or_text if isinstance(version_or_text, Version) else Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
         if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):
@@ -475,7 +473,12 @@ def check_backend(backend: object, kind: str) -> None:
         raise InvalidInput(f"{kind}({backend!r}) needs a Backend: open it by {kind}.from_url(url)")
 
 
-def _content(answer: ObjectState | Missing | Unchanged, full: str) -> Content:
-    if not isinstance(answer, ObjectState) or answer.data is None:
+def _content(answer: ObjectState | Missing | Unchanged) -> Content | None:
+    return Content(answer.data, answer.version) if isinstance(answer, ObjectState) and answer.data is not None else None
+
+
+def _present(answer: ObjectState | Missing | Unchanged, full: str) -> Content:
+    content = _content(answer)
+    if content is None:
         raise ObjectNotFound(f"there is no object at {full!r}", path=full)
-    return Content(answer.data, answer.version)
+    return content

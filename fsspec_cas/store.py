@@ -48,6 +48,7 @@ class Store:
         self._drive = drive_of(self._world, backend)
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
         self._on_throttled = on_throttled
+        self._is_remote = is_remote(backend)
         self._isolated: Store | None = None
 
     @classmethod
@@ -132,7 +133,7 @@ class Store:
         >>> store.is_remote
         False
         """
-        return is_remote(self.backend)
+        return self._is_remote
 
     @property
     def time_ms(self) -> int | None:

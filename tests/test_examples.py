@@ -37,6 +37,7 @@ NONE = {
     **{f"fsspec_cas.testing.Faulty.{name}": "a backend's" for name in ("close", "relay", *_REQUESTS)},
     **{f"fsspec_cas.testing.{name}": "see `Gateway`" for name in ("Rule", "Rule.match", "Rule.takes")},
     **{f"lockprovider.storage_lock.audit_log.AuditLog.{name}": _INSIDE for name in ("ended", "renewed", "taken")},
+    "lockprovider.storage_lock.audit_log.AuditLog.begin_if_forked": _INSIDE,
     **{f"lockprovider.storage_lock.lease.Lease.{name}": _INSIDE for name in ("abandon", "again", "end")},
     **{f"lockprovider.storage_lock.commit_rules.{name}": _COMMITS for name in ("Decided", "Decider", "Hold", "Void")},
     "lockprovider.storage_lock.commit_rules.Intent": _COMMITS,

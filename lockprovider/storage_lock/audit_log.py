@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import threading
 import weakref
@@ -60,10 +61,10 @@ class AuditLog:
         self.__setstate__((store, places(lock_path), world or Machine(), exit_s))
 
     def __getstate__(self) -> tuple[Store, Places, World, float]:
-        return self._store, self._places, self._world, self._exit_s
+        return self._store, self._places, self.world, self._exit_s
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
-        self._store, self._places, self._world, self._exit_s = state
+        self._store, self._places, self.world, self._exit_s = state
         self._begin()
         _ALL.add(self)
 
@@ -73,40 +74,37 @@ class AuditLog:
         self._idle = Signal()
         self._idle.set()
         self._began_ms, self._running = 0, False
-        self._open_page: _Page | None = None
+        self.open_page: _Page | None = None  # of the holder now
         self._pages: deque[_Page] = deque(maxlen=_PAGES)
-        self._wanted: bool | None = None
-        self._asked_s = 0.0
+        self._wanted = False
+        self.off_until_s = -math.inf  # of `world`: until then the switch counts as off
         self._pid = os.getpid()  # last: then another thread takes the new guard
+
+    def begin_if_forked(self) -> None:
+        if self._pid != os.getpid():
+            self._begin()
 
     def __repr__(self) -> str:
         return f"<AuditLog in {self._store.url!r}>"
 
     def taken(self, record: LockRecord) -> None:
-        """Begin the audit file of a new holder, and queue its START line for the background thread.
-
-        Does nothing for a minute after the switch was read as off.
-        """
-        if self._pid != os.getpid():
-            self._begin()
-        if self._wanted is False and self._world.monotonic_s() - self._asked_s < _ASK_AGAIN_S:
-            return
-        at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
+        """Begin the audit file of a new holder, and queue its START line for the background thread."""
+        at_ms = self.world.now_ms() if record.holder is None else record.holder.since_ms
         with self._guard:
             # Distinct times: two holdings must not share a file.
             began_ms = self._began_ms = max(at_ms, self._began_ms + 1)
             path = self._places.file(began_ms, record.owner)
-            page = self._open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
+            page = self.open_page = _Page(path, began_ms, record.owner, record.valid_until_ms)
         self._add(page, "START", at_ms, held=True)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
-        if (page := self._open_page) is not None:
+        if (page := self.open_page) is not None:
             page.valid_until_ms = record.valid_until_ms
             self._add(page, "RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         with self._guard:
-            page, self._open_page = self._open_page, None
+            page, self.open_page = self.open_page, None
         if page is not None:
             self._add(page, "END", at_ms, held=held)
 
@@ -117,7 +115,7 @@ class AuditLog:
         """
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with self._guard:
-            if step == "RENEW" and self._open_page is not page:
+            if step == "RENEW" and self.open_page is not page:
                 return
             page.data += line
             if page not in self._pages:
@@ -171,13 +169,13 @@ class AuditLog:
             _log.warning("the audit of the lock is incomplete: writing %s failed: %s", page.path, error)
             return
         with self._guard:
-            self._open_page = None if self._open_page is page else self._open_page
+            self.open_page = None if self.open_page is page else self.open_page
 
     def _is_wanted(self, timeout_s: float) -> bool:
-        now_s = self._world.monotonic_s()
-        if self._wanted is None or (not self._wanted and now_s - self._asked_s >= _ASK_AGAIN_S):
+        now_s = self.world.monotonic_s()
+        if not self._wanted and now_s >= self.off_until_s:
             self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
-            self._asked_s = now_s
+            self.off_until_s = -math.inf if self._wanted else now_s + _ASK_AGAIN_S
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: float) -> None:

@@ -66,7 +66,7 @@ class Client:
         self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings
         self.world = world
-        self.metrics = Recorder(on_metric, world)
+        self.metrics = None if on_metric is None else Recorder(on_metric, world)
         self.pulse = Pulse()
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()
@@ -77,13 +77,16 @@ class Client:
         asked_for_patience, metrics = Signal(), self.metrics
 
         def throttled() -> None:
-            metrics.throttled()
+            if metrics is not None:
+                metrics.throttled()
             asked_for_patience.set()
 
         # A busy data path on shared connections could starve renewals.
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
         self._audit = audit
+        if audit is not None:
+            audit.begin_if_forked()
         self.driver = Driver(self.me, self._file, self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self.driver)
         threads = self.queue.fifo  # the queue itself must be collected with its clients
@@ -125,6 +128,9 @@ class Client:
                 known = self.known  # read once: other threads change it
                 add_details(error, self.where, None if known is None else known.record, self.world.now_ms())
             raise
+
+    def measured(self, *, holds: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.metrics is None else self.metrics.acquisition(holds=holds)
 
     def adopt(self, idle: machine.Idle, known: KnownRecord | None) -> None:
         self._file.known = known or self._file.known
@@ -209,7 +215,7 @@ class Client:
         self.queue.note_freed(self.driver.held, idle, self.known)
 
     def note_loss(self) -> None:
-        if self._audit is not None:
+        if self._audit is not None and self._audit.open_page is not None:
             self._audit.ended(self.world.now_ms(), held=False)
         self.free_queue()
 
@@ -255,7 +261,7 @@ class Client:
                 driver.feed(machine.Release(driver.moment(), self.queue.comes_again()))
                 self.publisher.finish_in_flight()
             released = isinstance(driver.state, machine.Idle) and driver.state.released is not None
-        if self._audit is not None:
+        if self._audit is not None and self._audit.open_page is not None:
             self._audit.ended(at_ms, held=released)
 
     def wait_for_late(self) -> None:

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Unknown, Version, Won, World
 from lockprovider.storage_lock import machine
@@ -81,10 +82,15 @@ _LOG = logging.getLogger("lockprovider")
 Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None
 
 
+def audits(audit: AuditLog | None) -> TypeGuard[AuditLog]:
+    """Return whether a new holder is audited: not for a minute after the audit's switch was read as off."""
+    return audit is not None and audit.world.monotonic_s() >= audit.off_until_s
+
+
 class Driver:
     """Runs one lease machine and its requests. Hold `step_guard` to feed it."""
 
-    def __init__(self, me: machine.Me, file: RecordFile, metrics: Recorder, audit: AuditLog | None) -> None:
+    def __init__(self, me: machine.Me, file: RecordFile, metrics: Recorder | None, audit: AuditLog | None) -> None:
         self.state: machine.State = machine.Idle()
         self.step_guard = threading.RLock()
         self._until_s = math.inf
@@ -105,7 +111,8 @@ class Driver:
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
-            self._metrics.stepped(self._me.owner, before, event, self.state, effect)
+            if self._metrics is not None:
+                self._metrics.stepped(self._me.owner, before, event, self.state, effect)
             match effect:
                 case machine.ReadRecord():
                     event = self.read()
@@ -157,10 +164,11 @@ class Driver:
             return
         if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%s of %s, epoch %d", answer.what, self._me.owner, held.record.epoch)
-        if self._audit is not None and answer.what == "acquired":
-            self._audit.taken(held.record)
-        elif self._audit is not None and answer.what in ("renewed", "committed"):
-            self._audit.renewed(held.record, self._me.settings.validity)
+        audit = self._audit
+        if answer.what == "acquired" and audits(audit):
+            audit.taken(held.record)
+        elif answer.what in ("renewed", "committed") and audit is not None and audit.open_page is not None:
+            audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: machine.PutRecord) -> machine.Event:
         """Write the record, and return the outcome as the machine's next event; an unknown one is `PutFailed`.
@@ -172,7 +180,8 @@ class Driver:
         except BaseException:
             self.state, _ = machine.step(self._me, self.state, machine.PutFailed())  # next call reads the record
             raise
-        self._metrics.wrote(self.state, outcome)
+        if self._metrics is not None:
+            self._metrics.wrote(self.state, outcome)
         if isinstance(outcome, Won):
             return machine.PutWon(outcome.version)
         if isinstance(outcome, Unknown):

@@ -257,7 +257,8 @@ class Lease:
             return
         turn, self.turn = self.turn, None  # released, even if interrupted
         try:
-            with self._client.metrics.release():
+            metrics = self._client.metrics
+            with contextlib.nullcontext() if metrics is None else metrics.release():
                 self._give_back()
         finally:
             atexit.unregister(self._at_exit)  # until now an exit waits for the release

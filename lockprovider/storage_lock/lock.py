@@ -104,8 +104,8 @@ class Lock:
         return self._of_this_process().owner
 
     @property
-    def metrics(self) -> Recorder:
-        """Recorder of this client's counters and timers."""
+    def metrics(self) -> Recorder | None:
+        """Recorder of this client's counters and timers, None without `on_metric`."""
         return self._of_this_process().metrics
 
     @property
@@ -147,7 +147,7 @@ class Lock:
         held = client.lease
         if held is not None and held.thread is threading.current_thread() and not held.released:
             return held.again(keeps_log=keeps_log)
-        with client.detailed_errors(), client.metrics.acquisition(holds=True):
+        with client.detailed_errors(), client.measured(holds=True):
             deadline_s = self._world.monotonic_s() + timeout_s
 
             def left_s() -> float:
@@ -281,7 +281,7 @@ class Lock:
         check_bytes(check_path(intent.stem), intent.body)
         client = self._of_this_process()
         self.require_safe_store(timeout_s)
-        with client.detailed_errors(), client.metrics.acquisition(holds=False):
+        with client.detailed_errors(), client.measured(holds=False):
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:

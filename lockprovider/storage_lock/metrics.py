@@ -120,7 +120,7 @@ class Counters:
 class Recorder:
     """Reports one lock's measures to a callback, whose errors become warnings."""
 
-    def __init__(self, call: OnMetric | None, world: World) -> None:
+    def __init__(self, call: OnMetric, world: World) -> None:
         self._call = call
         self._world = world
         self._since_s: float | None = None
@@ -161,11 +161,10 @@ class Recorder:
                 self._ms(HELD_MS, since_s)
 
     def stepped(self, owner: str, before: State, event: Event, after: State, effect: Effect | None) -> None:
-        if self._call is not None:
-            self._count(*_counted(owner, before, event, after, effect))
-            held = _timed(before, after, effect)
-            if held is not None:
-                self._tell(Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - self._world.now_ms())))
+        self._count(*_counted(owner, before, event, after, effect))
+        held = _timed(before, after, effect)
+        if held is not None:
+            self._tell(Measure(DEADLINE_MS, "gauge", max(0, held.record.valid_until_ms - self._world.now_ms())))
 
     def wrote(self, state: State, outcome: Outcome) -> None:
         if isinstance(outcome, Unknown):
@@ -184,8 +183,6 @@ class Recorder:
         self._tell(Measure(name, "timer", (self._world.monotonic_s() - since_s) * 1000))
 
     def _tell(self, measure: Measure) -> None:
-        if self._call is None:
-            return
         try:
             self._call(measure)
         except Exception as error:  # noqa: BLE001 - a callback must not fail the lock

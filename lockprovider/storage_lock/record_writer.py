@@ -9,7 +9,7 @@ from fsspec_cas import Store, Unavailable, Won, World
 from lockprovider.storage_lock import commit_rules, publisher
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_requests import SMOOTHING
-from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
+from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile, audits
 from lockprovider.storage_lock.machine import Me, Moment, Sent, became, hand_over_s, pending_after
 from lockprovider.storage_lock.record import LockRecord, Pending
 
@@ -198,7 +198,7 @@ class RecordWriter:
             return False
         self.refused, self.stale, self._doubts = 0, False, ()
         self.applying.apply(record.all_pending, batch, until_s)
-        if self._audit is not None and batch:
+        if batch and audits(self._audit):
             self._audit.taken(record)
             self._audit.ended(self._world.now_ms(), held=True)
         return True

@@ -67,7 +67,7 @@ class LocalBackend(Backend):
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         with _as_store_error(path):
             try:
-                stat = object_stat(Path(path))
+                stat = None if path.endswith("/") else object_stat(Path(path))  # `Path` drops the slash
             except IsADirectoryError:
                 return Missing()
             return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
@@ -91,9 +91,9 @@ class LocalBackend(Backend):
         with _as_store_error(path):
             if condition is None:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    Path(path).unlink()
+                    os.unlink(path)  # noqa: PTH108 - `Path` drops a final slash, and would remove another object
                 return Applied(None)
-            return _delete(Path(path), condition, timeout_s)
+            return ConditionFailed() if path.endswith("/") else _delete(Path(path), condition, timeout_s)
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float

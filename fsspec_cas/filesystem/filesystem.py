@@ -42,13 +42,18 @@ class ExclusiveFile(io.BufferedIOBase):
 
     mode = "xb"
 
-    def __init__(self, writer: Exclusive, won: Callable[[Settle], Version], *, autocommit: bool = True) -> None:
+    def __init__(
+        self, writer: Exclusive, won: Callable[[Settle], Version], *, autocommit: bool = True, transaction: Any = None
+    ) -> None:
         self.version: Version | None = None
         self.path = self.name = writer.path
         self.autocommit = autocommit
         self._writer = writer
         self._won = won
         self._around = sys.exc_info()[1]  # an exception handled at opening is no reason to discard
+        self._transaction = transaction
+        if transaction is not None:
+            transaction.files.append(self)
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
@@ -84,7 +89,7 @@ class ExclusiveFile(io.BufferedIOBase):
         error = sys.exc_info()[1]
         if error is not None and error is not self._around:
             _log.warning("%r was closed by %s and is not written", self.path, type(error).__name__)
-            self._writer.abort()
+            self.discard()
         elif self.autocommit:
             self.commit()
 
@@ -96,8 +101,13 @@ class ExclusiveFile(io.BufferedIOBase):
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
-        """Close the file, and drop the data and the parts sent; an object already created stays."""
+        """Close the file, and drop the data and the parts sent; an object already created stays.
+
+        A running transaction forgets the file.
+        """
         super().close()
+        if self._transaction is not None and self in self._transaction.files:
+            self._transaction.files.remove(self)
         self._writer.abort()
 
 
@@ -305,10 +315,8 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         writer = self.store.open_exclusive(full, part_size=size, **attributes)
         with suppress(ObjectNotFound):
             Lost(full, ABSENT, self.store.head(full).version).unwrap()
-        file = ExclusiveFile(writer, partial(self._won, full), autocommit=not later)
-        if self._intrans and later:
-            self.transaction.files.append(file)
-        return file
+        transaction = self.transaction if self._intrans and later else None
+        return ExclusiveFile(writer, partial(self._won, full), autocommit=not later, transaction=transaction)
 
 
 def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:

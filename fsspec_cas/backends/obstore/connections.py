@@ -57,10 +57,11 @@ class Connections:
         fine = False
         try:
             _let_wait(connection, min(times.total_s, times.silent_s))
+            more = {"Content-Length": str(len(body))} if body else {}
             if self._proxy is not None and self._context is None:
                 target = f"{self._origin.scheme}://{self._origin.netloc}{target}"
-            sized = {"Content-Length": str(len(body))} if body else {}
-            connection.request(method, target, hold_last_byte_here(body) if body else body, {**headers, **sized})
+                more |= _proxy_headers(self._proxy)
+            connection.request(method, target, hold_last_byte_here(body) if body else body, {**headers, **more})
             answer = connection.getresponse()
             data = self._body(connection, answer, deadline_s)
             fine = answer.status >= 200 and not answer.will_close

@@ -205,6 +205,17 @@ def test_path_through_a_file_finds_nothing(store):
         store.put_if_absent("a/b", b"")
 
 
+def test_name_with_final_slash_is_another_object_than_the_file(store):
+    version = store.put_if_absent("a", b"1").unwrap()
+    for call in (store.read, store.head):
+        with pytest.raises(ObjectNotFound):
+            call("a/")
+    assert isinstance(store.delete_if_match("a/", version), Lost)
+    store.delete("a/")
+    store.delete_all(["a/"])
+    assert store.read("a").version == version
+
+
 def test_name_without_permission_is_access_denied(store, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

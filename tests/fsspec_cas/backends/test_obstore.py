@@ -186,6 +186,15 @@ def test_custom_virtual_host_already_contains_the_bucket(options, target):
     assert wire.targets == [target]
 
 
+def test_credentials_of_a_proxy_are_sent_without_tls():
+    with Wire(GOOD) as wire:
+        proxy = wire.endpoint.replace("http://", "http://me:a%20word@")
+        client = {"allow_http": True, "proxy_url": proxy}
+        assert opened("http://store.invalid", client_options=client).read("a").data == b"data"
+    assert wire.targets == ["http://store.invalid/bucket/x/a"]
+    assert wire.heads[0]["proxy-authorization"] == "basic bwu6ysb3b3jk"  # the wire's are lower case
+
+
 def test_listing_may_start_after_a_name_that_obstore_rejects(over_obstore):
     store = Store.from_url(over_obstore.new_prefix(), over_obstore.storage_options)
     for name in ("d/1", "d/2", "e"):

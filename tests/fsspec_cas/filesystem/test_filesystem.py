@@ -265,6 +265,16 @@ def test_transaction_commits_or_discards(fs, path):
     assert fs.cat_file(path) == b"2"
 
 
+def test_transaction_commits_other_files_when_one_was_discarded(fs, path):
+    with fs.transaction:
+        with pytest.raises(ZeroDivisionError), fs.open(f"{path}-bad", "xb"):
+            raise ZeroDivisionError
+        with fs.open(path, "xb") as file:
+            file.write(b"1")
+    assert fs.cat_file(path) == b"1"
+    assert not fs.exists(f"{path}-bad")
+
+
 def test_large_put_is_streamed_with_its_callback(fs, path, tmp_path_factory):
     local = tmp_path_factory.mktemp("local") / "large"
     local.write_bytes(os.urandom(9 * MIB))

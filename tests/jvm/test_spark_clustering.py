@@ -13,7 +13,7 @@ from jvm.spark import SHARED, HudiError
 from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec, WriteConflict
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 from lockprovider.table.rewrite import clustering, executor
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow, changes
 from lockprovider.table.files import encoding, group_writer
 from lockprovider.table.format import layout
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 
 if TYPE_CHECKING:
     from pathlib import Path

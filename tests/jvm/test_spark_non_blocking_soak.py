@@ -24,7 +24,7 @@ from jvm.test_spark_non_blocking import BLIND, DDL, SPEC, THEIRS, another, by_hu
 from jvm.test_spark_races import KEEPING
 from lockprovider.table import Aborted, HistoryGone, Table
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable

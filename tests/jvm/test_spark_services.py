@@ -13,7 +13,7 @@ from jvm.spark import SHARED, HudiSpark
 from lockprovider import LockSettings
 from lockprovider.table import HistoryGone, KeepCommits, KeepVersions, Table, TableSettings
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 from lockprovider.table.services import clean as cleaner
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from lockprovider.demo.proof import reader_options
 from lockprovider.table import Table, TableSettings, UnsupportedTable
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.format.compatibility import FAILED_KEYS, LOCK_KEY, METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
-from lockprovider.table.format.instant import to_ms
-from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES
+from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES, to_ms
 from lockprovider.table.format.properties import pairs
 
 if TYPE_CHECKING:

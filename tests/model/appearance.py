@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import Action, Instant, InstantState
 from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 from lockprovider.table.timeline.versions import Order, window
 from model.search import BrokenPromise

@@ -18,8 +18,7 @@ from table import merge_oracle
 
 from fsspec_cas import Entry
 from lockprovider.table.format.bucket import bucket_of, file_id, fixed_file_id
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import BaseFile, LogFile
+from lockprovider.table.format.layout import Action, BaseFile, Instant, InstantState, LogFile
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline import conflict
 from lockprovider.table.timeline.conflict import (

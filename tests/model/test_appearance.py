@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockprovider.table.format.instant import after
+from lockprovider.table.format.layout import after
 from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 from model.appearance import Appearance, Rules
 from model.search import explore

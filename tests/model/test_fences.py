@@ -17,7 +17,7 @@ from lockprovider.recipes.errors import Fenced
 from lockprovider.storage_lock import commit_rules as group
 from lockprovider.storage_lock.commit_rules import Intent
 from lockprovider.storage_lock.record import Entry, Log, Pending
-from lockprovider.table.format.instant import Action, parse_instant
+from lockprovider.table.format.layout import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, decode_commit, encode_commit
 from lockprovider.table.timeline.conflict import Fence, fences_in, refuse_repeated_or_fenced, with_fence
 from lockprovider.table.transaction.decision import Proposal, decode, encode, refuse

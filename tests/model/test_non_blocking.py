@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockprovider.table.format.bucket import fixed_file_id
-from lockprovider.table.format.instant import format_ms
+from lockprovider.table.format.layout import format_ms
 from model.non_blocking import BUCKETS, PARTITION, LostRows, Rules, play
 
 WORLDS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from recipes.speaking import Speaking
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import parse_instant
+from lockprovider.table.format.layout import parse_instant
 from soak.list_child import SETTINGS, SHARED, SPEC, lists, row
 
 if TYPE_CHECKING:

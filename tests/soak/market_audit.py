@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from lockprovider.demo import proof
 from lockprovider.table import KeepVersions, Table
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.format.layout import Action, parse_base_file
 from lockprovider.table.services import rollback as rollbacks
 from soak.market import BEAT_S, MISSES, lists
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockprovider.table import Table
-from lockprovider.table.format.instant import to_ms
+from lockprovider.table.format.layout import to_ms
 from soak.market import SETTINGS, SPEC
 
 if TYPE_CHECKING:

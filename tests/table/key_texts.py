@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.format.layout import PartitionStyle, key_of_texts
+from lockprovider.table.format.keygen import PartitionStyle, key_of_texts
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - compared with naive values only
 

@@ -17,8 +17,7 @@ from patience import PATIENCE_S
 from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.format.layout import Action, parse_base_file
 from lockprovider.table.rewrite import clustering, compaction, executor
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64())])

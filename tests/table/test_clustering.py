@@ -41,8 +41,7 @@ from lockprovider.table import (
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files import group_writer
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import data_file_at, heartbeat_path, markers_dir, markers_file
+from lockprovider.table.format.layout import Action, data_file_at, heartbeat_path, markers_dir, markers_file
 from lockprovider.table.rewrite import clustering, executor
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer

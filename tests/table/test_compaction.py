@@ -29,8 +29,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import data_file_at, heartbeat_path, parse_log_file
+from lockprovider.table.format.layout import Action, data_file_at, heartbeat_path, parse_log_file
 from lockprovider.table.rewrite import compaction
 
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]

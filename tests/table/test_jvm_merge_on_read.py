@@ -13,7 +13,7 @@ from table.mor_written import FOLDER, NAMES, expected
 from table.test_jvm_tables import META, by_hudi_rs, comparable, unpacked
 
 from lockprovider.table import AsOf, HistoryGone, Table
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 
 TOLD = [name for name in NAMES if expected(name) is not None]
 TIME, KEY = META[:2]

@@ -37,8 +37,7 @@ from lockprovider.table.engines import changes
 from lockprovider.table.engines.writer import plan_write, start_here
 from lockprovider.table.files import encoding, group_writer
 from lockprovider.table.format import log_block
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import parse_log_file
+from lockprovider.table.format.layout import Action, parse_log_file
 from lockprovider.table.format.log_block import BlockKind, decode_blocks, decode_deletes
 from lockprovider.table.format.metadata import avro_schema, decode_commit
 from lockprovider.table.transaction.transaction import Transaction

@@ -616,7 +616,7 @@ def test_n9_completion_exceeds_that_of_a_compaction_with_a_clock_ahead(table: Ta
 
 
 def test_n9_mutant_that_uses_its_own_clock_is_hidden(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockprovider.table.format.instant import format_ms
+    from lockprovider.table.format.layout import format_ms
     from lockprovider.table.timeline.timeline import Timeline
 
     table.upsert(rows((1, "a", "x", 1)))

@@ -17,7 +17,7 @@ from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, orphans, rows
 
 from lockprovider.table import InvalidRecords, Table, TableSpec
 from lockprovider.table.files import base_file
-from lockprovider.table.format.layout import PartitionStyle
+from lockprovider.table.format.keygen import PartitionStyle
 
 Triple = tuple[int, str | None, int]
 # Texts as they come, and those made of what paths, URLs and Hudi have a use for.

@@ -29,7 +29,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 
 WRITES = ["begin", "commit", "upsert"] * 2
 SERVICES = ["plan", "run", "unplan", "clean", "archive", "restore"]

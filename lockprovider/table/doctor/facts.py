@@ -19,7 +19,6 @@ from lockprovider.table.files.base_file import misplaced
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import KeyFile
 from lockprovider.table.files.slice_rows import merged_keys
-from lockprovider.table.format.instant import Action, Instant, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     BUCKET_RULES,
     HISTORY,
@@ -29,10 +28,14 @@ from lockprovider.table.format.layout import (
     PROPERTIES,
     PROPERTIES_BACKUP,
     TIMELINE,
+    Action,
     BaseFile,
     FileGroup,
+    Instant,
     LogFile,
     data_file_at,
+    format_ms,
+    parse_instant,
 )
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_rollback
 from lockprovider.table.format.metadata_table import LISTING

@@ -22,16 +22,18 @@ from lockprovider.table.format.compatibility import (
     reasons,
     share_changes,
 )
-from lockprovider.table.format.instant import Action, InstantState, to_ms
 from lockprovider.table.format.layout import (
     BUCKET_RULES,
     LOCK,
     PARTITION_METAFILE,
     STAGED,
+    Action,
     BaseFile,
     FileGroup,
+    InstantState,
     join,
     parse_marker,
+    to_ms,
 )
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import (

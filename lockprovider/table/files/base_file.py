@@ -22,7 +22,7 @@ from pyarrow.parquet.encryption import CryptoFactory, KmsClient, KmsConnectionCo
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.bucket import BucketIndex, bucket_of
-from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, key_of_texts, separators
+from lockprovider.table.format.keygen import EMPTY_KEY, NULL_KEY, PartitionStyle, key_of_texts, separators
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.view import FileSlice

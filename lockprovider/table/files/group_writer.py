@@ -32,9 +32,10 @@ from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged
 from lockprovider.table.files.merge_log import MergeRule, order_of
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows, rows_of_keys
-from lockprovider.table.format import bloom, layout
+from lockprovider.table.format import bloom, keygen, layout
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.layout import PARTITION_METAFILE, BaseFile, LogFile, MarkerKind, join, outer_of
+from lockprovider.table.format.keygen import outer_of
+from lockprovider.table.format.layout import PARTITION_METAFILE, BaseFile, LogFile, MarkerKind, join
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import IS_DELETED, has_deletes, with_meta
@@ -365,7 +366,7 @@ class GroupWriter:
         for partition in {member for pair in faults if made for member in pair}.intersection(new):
             self.place.store.delete(join(partition, PARTITION_METAFILE))
         if faults:
-            raise layout.nested(*faults[0])
+            raise keygen.nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
         """List partitions with a metafile at these sorted path prefixes; above 8 prefixes also others between them."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.bloom import utf8
-from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY
+from lockprovider.table.format.keygen import EMPTY_KEY, NULL_KEY
 
 Hashes = NDArray[np.uint32]
 

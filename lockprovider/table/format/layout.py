@@ -1,18 +1,21 @@
-"""Names in a table: build and parse paths and composite record keys.
+"""Names in a table: build and parse the file names of instants, and all paths.
 
 All paths are relative to the table and use `/`.
 
-Source: Hudi `FSUtils`, `MarkerUtils`, `HoodiePartitionMetadata`, `KeyGenUtils`, `PartitionPathEncodeUtils`.
+Source: Hudi `FSUtils`, `MarkerUtils`, `HoodiePartitionMetadata`; table versions 8 and 9, `InstantFileNameGeneratorV2`,
+`HoodieInstantTimeGenerator`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from enum import Enum
+from functools import lru_cache
 
-from lockprovider.table.errors import InvalidRecords, undamaged
+from lockprovider.table.errors import Corrupt, InvalidRecords, undamaged
 
 META = ".hoodie"
 TIMELINE = ".hoodie/timeline"
@@ -27,25 +30,120 @@ METADATA_TABLE = ".hoodie/metadata"
 BUCKET_RULES = ".hoodie/.bucket_index"
 LOCK = ".hoodie/.locks/table_lock.json"
 PARTITION_METAFILE = ".hoodie_partition_metadata"
-DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-NULL_KEY = "__null__"
-EMPTY_KEY = "__empty__"
 FileGroup = tuple[str, str]
-
-_OWN_NAMES = frozenset({META, PARTITION_METAFILE})
-_PLACEHOLDERS: dict[str | None, str | None] = {NULL_KEY: None, EMPTY_KEY: ""}
 
 _MARKERS_FILE = re.compile(r"MARKERS\d+")
 _MARKER = re.compile(
     rf"(?:.*/)?{re.escape(MARKERS)}/([0-9]+)/(?:(.+)/)?([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.ASCII
 )
-_UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
-# hudi-rs and Hadoop's `Path` misread these, and the JVM always decodes escapes.
-_MISREAD = re.compile(r"[\x00-\x1f\x7f:]|%[0-9a-fA-F]{2}")
-# A bare value with `=` reads as column and value.
-_MISREAD_ALONE = re.compile(f"{_MISREAD.pattern}|=")
-_CURE = "give the table URL encoding when it is made (TableSpec.url_encode), or "
-_ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
+
+
+class Action(str, Enum):
+    """Action of an instant."""
+
+    COMMIT = "commit"
+    DELTACOMMIT = "deltacommit"
+    REPLACECOMMIT = "replacecommit"
+    CLUSTERING = "clustering"
+    COMPACTION = "compaction"
+    LOGCOMPACTION = "logcompaction"
+    CLEAN = "clean"
+    ROLLBACK = "rollback"
+    RESTORE = "restore"
+    INDEXING = "indexing"
+    SAVEPOINT = "savepoint"
+
+
+class InstantState(str, Enum):
+    """State of an instant."""
+
+    REQUESTED = "requested"
+    INFLIGHT = "inflight"
+    COMPLETED = "completed"
+
+
+# Hudi names completed services by the action with their effect.
+_COMPLETED_AS = {
+    Action.CLUSTERING: Action.REPLACECOMMIT,
+    Action.COMPACTION: Action.COMMIT,
+    Action.LOGCOMPACTION: Action.DELTACOMMIT,
+}
+_WRITES = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+_TIME = r"\d{17}|\d{14}"
+_ACTIONS = "|".join(action.value for action in Action)
+_PENDING = re.compile(rf"({_TIME})(?:\.({_ACTIONS}))?\.(requested|inflight)", re.ASCII)
+_COMPLETED = re.compile(rf"({_TIME})_({_TIME})\.({_ACTIONS})", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SECONDS_ONLY = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One state of one action on the timeline; only a completed instant has a `completion` time.
+
+    A completed service parses as the commit that its file name states.
+    """
+
+    begin: str
+    action: Action
+    state: InstantState
+    completion: str | None = None
+
+    @property
+    def is_completed(self) -> bool:
+        return self.state is InstantState.COMPLETED
+
+    @property
+    def changes_rows(self) -> bool:
+        return _COMPLETED_AS.get(self.action, self.action) in _WRITES
+
+    @property
+    def file_name(self) -> str:
+        if self.state is InstantState.COMPLETED:
+            return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
+        if self.action is Action.COMMIT and self.state is InstantState.INFLIGHT:
+            return f"{self.begin}.inflight"  # Hudi's old name, without an action
+        return f"{self.begin}.{self.action.value}.{self.state.value}"
+
+
+@lru_cache(maxsize=1 << 15)
+def parse_instant(name: str) -> Instant | None:
+    """Return the instant that a timeline file name states; None for any other name."""
+    if done := _COMPLETED.fullmatch(name):
+        return Instant(done[1], Action(done[3]), InstantState.COMPLETED, done[2])
+    pending = _PENDING.fullmatch(name)
+    if pending is None:
+        return None
+    state = InstantState(pending[3])
+    if pending[2] is None:
+        return Instant(pending[1], Action.COMMIT, state) if state is InstantState.INFLIGHT else None
+    if pending[2] == Action.COMMIT.value and state is InstantState.INFLIGHT:
+        return None
+    return Instant(pending[1], Action(pending[2]), state)
+
+
+def format_ms(ms: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return f"{moment:%Y%m%d%H%M%S}".zfill(_SECONDS_ONLY) + f"{ms % 1000:03d}"
+
+
+def to_ms(text: str) -> int:
+    """Parse 14 or 17 digits in UTC as epoch milliseconds; raise `Corrupt` for other text or an impossible date.
+
+    As in Hudi, 14 digits mean the last millisecond of their second.
+    """
+    if not re.fullmatch(_TIME, text, re.ASCII):
+        raise Corrupt(f"{text!r} is not an instant time; expected yyyyMMddHHmmssSSS")
+    try:
+        moment = datetime.strptime(text[:_SECONDS_ONLY], "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
+    except ValueError as error:
+        raise Corrupt(f"{text!r} is not an instant time: {error}") from error
+    ms = 999 if len(text) == _SECONDS_ONLY else int(text[_SECONDS_ONLY:])
+    return (moment - _EPOCH) // timedelta(milliseconds=1) + ms
+
+
+def after(text: str) -> str:
+    return format_ms(to_ms(text) + 1)
 
 
 class MarkerKind(str, Enum):
@@ -128,139 +226,10 @@ def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
     return join(partition, PARTITION_METAFILE), content.encode("ascii")
 
 
-def escape(value: str) -> str:
-    return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", value)
-
-
-def unescape(value: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)
-
-
 def checked_path(path: str) -> str:
     if ".." in path.replace("\\", "/").split("/"):
         raise InvalidRecords(f"partition path {path!r} leaves the table; change the value")
     return path
-
-
-def outer_of(partition: str) -> list[str]:
-    levels = partition.split("/")
-    return ["/".join(levels[:count]) for count in range(1, len(levels))]
-
-
-def nested(partition: str, other: str) -> InvalidRecords:
-    inner, outer = sorted((partition, other), key=len, reverse=True)
-    return InvalidRecords(
-        f"partition {inner!r} would be inside partition {outer!r}: JVM readers would find the outer one's rows only, "
-        f"hudi-rs the inner one's; {_CURE}change the value"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStyle:
-    """Mapping of partition values to folders and back, equal to the JVM's with the same settings.
-
-    Different values have different paths.
-    """
-
-    fields: tuple[str, ...] = ()
-    hive_style: bool = True
-    url_encode: bool = False
-
-    def folder_for(self, field: str, text: str | None) -> str:
-        if fault := self.fault_of(field, text):
-            cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
-            raise InvalidRecords(
-                f"value {text!r} of partition column {field!r} {fault}; {_CURE if cured else ''}change the value"
-            )
-        return self._folder(field, text)
-
-    def _folder(self, field: str, text: str | None) -> str:
-        folder = text or DEFAULT_PARTITION
-        folder = escape(folder) if self.url_encode else folder
-        return f"{field}={folder}" if self.hive_style else folder
-
-    def fault_of(self, field: str, text: str | None) -> str | None:
-        return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
-
-    def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
-        """Yield a pair for each check: truthy if the value cannot be a folder, and why, to follow the value."""
-        yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
-        folder = self._folder(field, text)
-        levels = folder.split("/")
-        normal = {"", ".", "..", f"{field}="}.isdisjoint(levels)
-        yield not normal, f"makes the path {folder!r}, which stores change to another one"
-        blank = field == self.fields[0] and folder[:1].isspace()
-        yield blank, f"makes the path {folder!r}, whose first blank some stores cut off"
-        yield not _OWN_NAMES.isdisjoint(levels), "makes a folder that is Hudi's own"
-        yield (
-            len(levels) > 1 and len(self.fields) > 1,
-            "has a '/', so that its path could be that of other values",
-        )
-        found = None if self.url_encode else (_MISREAD if self.hive_style else _MISREAD_ALONE).search(text)
-        yield found, f"has {found and found[0]!r}, which readers fail at or take for something else"
-
-    @property
-    def can_nest(self) -> bool:
-        return len(self.fields) == 1 and not self.url_encode
-
-    def check_apart(self, paths: Iterable[str]) -> None:
-        partitions = set(paths) if self.can_nest else set[str]()
-        for path in partitions:
-            if outer := partitions.intersection(outer_of(path)):
-                raise nested(path, min(outer))
-
-    def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the values in a partition path, None for the default partition; may raise `InvalidRecords`."""
-        if not self.fields:
-            return ()
-        folders = [path] if len(self.fields) == 1 else path.split("/")
-        if len(folders) != len(self.fields):
-            raise InvalidRecords(f"partition path {path!r} does not have the levels {list(self.fields)}")
-        return tuple(map(self._value, self.fields, folders))
-
-    def _value(self, field: str, folder: str) -> str | None:
-        text = folder.removeprefix(f"{field}=") if self.hive_style else folder
-        if text == DEFAULT_PARTITION:
-            return None
-        return unescape(text) if self.url_encode else text
-
-
-def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
-    """Return the record key `a:1,b:2` of several fields; null and empty text get placeholders.
-
-    Raises `InvalidRecords` for a text that is a placeholder or has the next separator (`,b:`).
-
-    Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
-    """
-    key = ",".join(f"{field}:{_placeholder(text)}" for field, text in zip(fields, texts, strict=True))
-    if ambiguous := _also_told(texts, fields):
-        raise InvalidRecords(
-            f"record key {key!r} is that of {dict(zip(fields, texts, strict=True))} and of "
-            f"{dict(zip(fields, ambiguous, strict=True))}, which would be one row; change the value"
-        )
-    return key
-
-
-def separators(fields: Sequence[str]) -> list[str]:
-    return [*(f",{field}:" for field in fields[1:]), ""]
-
-
-def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Return one other list of texts with the same composite key, empty if there is none.
-
-    There is one if a text is a placeholder or has a separator.
-    """
-    for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
-        if text in _PLACEHOLDERS:
-            return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]
-        if text and end and end in text:
-            head, _, tail = text.partition(end)
-            return [*texts[:at], head, f"{tail}{end}{_placeholder(texts[at + 1])}", *texts[at + 2 :]]
-    return []
-
-
-def _placeholder(text: str | None) -> str:
-    return NULL_KEY if text is None else text or EMPTY_KEY
 
 
 _BASE_FILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.(parquet|hfile)", re.ASCII)

@@ -23,8 +23,16 @@ from lockprovider.table.errors import InvalidRecords, undamaged
 from lockprovider.table.format import metadata
 from lockprovider.table.format.bloom import encode_filter
 from lockprovider.table.format.hfile import HFile, encode_hfile
-from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
-from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE, LogFile, join
+from lockprovider.table.format.layout import (
+    METADATA_TABLE,
+    TIMELINE,
+    Action,
+    Instant,
+    InstantState,
+    LogFile,
+    join,
+    to_ms,
+)
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, parsed_schema
 from lockprovider.table.format.service_metadata import PlannedSlice, encode_compaction_plan

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.bucket import MOST_BUCKETS, BucketIndex
-from lockprovider.table.format.layout import PartitionStyle
+from lockprovider.table.format.keygen import PartitionStyle
 
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", **{mark: f"\\{mark}" for mark in "\\=:#!"}}
 _UNESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

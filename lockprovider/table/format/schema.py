@@ -18,7 +18,7 @@ from pyarrow import types
 
 from lockprovider.bounded import DEEPEST_SCHEMA, LARGEST_OBJECT, parse_object
 from lockprovider.table.errors import UnsupportedSchema, undamaged
-from lockprovider.table.format.instant import after
+from lockprovider.table.format.layout import after
 
 META_COLUMNS = (
     "_hoodie_commit_time",

@@ -15,8 +15,7 @@ from fsspec_cas.arguments import shown
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import Action, FileGroup, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read.scan import (

@@ -20,8 +20,7 @@ from lockprovider.table.errors import ARCHIVED, UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.files.group_writer import GroupWriter, group_id, write_clustered
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import FileGroup, data_file_at
+from lockprovider.table.format.layout import Action, FileGroup, Instant, InstantState, data_file_at
 from lockprovider.table.format.metadata import CLUSTER, WriteStat
 from lockprovider.table.format.service_metadata import (
     ClusteringPlan,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.group_writer import GroupWriter, write_compacted
 from lockprovider.table.files.slice_rows import held_bytes
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import Action, FileGroup
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.service_metadata import PlannedSlice, decode_compaction_plan, encode_compaction_plan
 from lockprovider.table.rewrite import executor

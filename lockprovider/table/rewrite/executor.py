@@ -13,8 +13,17 @@ from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
-from lockprovider.table.format.layout import FileGroup, data_file_at, heartbeat_path, join, parse_log_file
+from lockprovider.table.format.layout import (
+    Action,
+    FileGroup,
+    Instant,
+    InstantState,
+    data_file_at,
+    heartbeat_path,
+    join,
+    parse_log_file,
+    to_ms,
+)
 from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.format.service_metadata import PlannedSlice, decode_clustering_plan, decode_compaction_plan
 from lockprovider.table.services import checkpoint, plans

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 from lockprovider.table.rewrite.clustering import cluster_table
 from lockprovider.table.rewrite.compaction import compact_table
 from lockprovider.table.services import archive, metadata_table

@@ -15,8 +15,7 @@ from lockprovider.table.errors import Aborted
 from lockprovider.table.files.base_file import index_of
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, WritesHere
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import Action, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.services import plans
 from lockprovider.table.state.parallel import in_order

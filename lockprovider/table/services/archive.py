@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas.arguments import shown
 from lockprovider import InvalidSettings, Lease
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import MARKERS, TIMELINE
+from lockprovider.table.format.layout import MARKERS, TIMELINE, Action, Instant, InstantState
 from lockprovider.table.format.lsm import Archived
 from lockprovider.table.format.metadata import decode_rollback_plan
 from lockprovider.table.services import archive_files, plans, rollback

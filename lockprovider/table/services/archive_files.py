@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec_cas import ObjectNotFound, Version, Won
 from lockprovider import Lease
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, parse_instant
-from lockprovider.table.format.layout import HISTORY, TIMELINE
+from lockprovider.table.format.layout import HISTORY, TIMELINE, Action, parse_instant
 from lockprovider.table.format.lsm import (
     SCHEMA,
     VERSION_FILE,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
-from lockprovider.table.format.instant import format_ms
-from lockprovider.table.format.layout import data_file_at
+from lockprovider.table.format.layout import data_file_at, format_ms
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.as_of import may_lack_files
 from lockprovider.table.state.checkpoint import Checkpoint

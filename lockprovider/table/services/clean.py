@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas.outcome import won_or_lost
 from lockprovider.table.errors import HistoryGone
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import META, TIMELINE, checked_path, heartbeat_path, join, names_by_partition
+from lockprovider.table.format.layout import (
+    META,
+    TIMELINE,
+    Action,
+    Instant,
+    InstantState,
+    checked_path,
+    heartbeat_path,
+    join,
+    names_by_partition,
+)
 from lockprovider.table.format.metadata_table import removed_files
 from lockprovider.table.format.service_metadata import (
     CleanPlan,

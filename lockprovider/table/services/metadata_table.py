@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.compatibility import without_metadata_table
-from lockprovider.table.format.instant import Action, InstantState
-from lockprovider.table.format.layout import METADATA_TABLE, BaseFile, LogFile, hfile_at
+from lockprovider.table.format.layout import METADATA_TABLE, Action, BaseFile, InstantState, LogFile, hfile_at
 from lockprovider.table.format.metadata_table import LISTING, OWN_TIMELINE, ListingCompaction
 from lockprovider.table.services import plans
 from lockprovider.table.state.metadata_table import (

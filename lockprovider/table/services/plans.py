@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING
 from fsspec_cas import AlreadyExists, CasError
 from lockprovider import Lease, Pending
 from lockprovider.table.errors import Aborted, TableNotFound
-from lockprovider.table.format.instant import Action, Instant, InstantState, after
 from lockprovider.table.format.layout import (
     METADATA_TABLE,
     PROPERTIES,
     TIMELINE,
+    Action,
+    Instant,
+    InstantState,
+    after,
     data_files_in,
     heartbeat_path,
     hfile_at,

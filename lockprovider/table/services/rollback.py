@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
 from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import TIMELINE, heartbeat_path
+from lockprovider.table.format.layout import TIMELINE, Action, Instant, heartbeat_path
 from lockprovider.table.format.metadata import Victim, encode_rollback, encode_rollback_plan
 from lockprovider.table.format.service_metadata import (
     RestorePlan,

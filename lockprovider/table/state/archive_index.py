@@ -18,8 +18,7 @@ from fsspec_cas import Version
 from lockprovider.table.errors import Corrupt, HistoryGone
 from lockprovider.table.files.base_file import reading
 from lockprovider.table.format import lsm
-from lockprovider.table.format.instant import Action, Instant, parse_instant
-from lockprovider.table.format.layout import HISTORY
+from lockprovider.table.format.layout import HISTORY, Action, Instant, parse_instant
 from lockprovider.table.format.lsm import Digest, Manifest
 from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
 from lockprovider.table.state.knowledge import History, TableKnowledge

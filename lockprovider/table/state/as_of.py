@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import HistoryGone, WriteConflict
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import TIMELINE, FileGroup
+from lockprovider.table.format.layout import TIMELINE, Action, FileGroup, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext

@@ -17,8 +17,7 @@ from urllib.parse import quote
 from fsspec_cas import Store
 from lockprovider import Lock, Log
 from lockprovider.bounded import as_text, as_whole, inflate, parse_json, plausible, text_in, whole_in
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import parse_base_file, parse_log_file
+from lockprovider.table.format.layout import Action, Instant, InstantState, parse_base_file, parse_log_file
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog
 

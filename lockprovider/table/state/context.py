@@ -20,8 +20,7 @@ from lockprovider.table.files import base_file
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.compatibility import check_readable, check_writable, keeps_file_listing, reasons
-from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import PROPERTIES
+from lockprovider.table.format.layout import PROPERTIES, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.settings import TableSettings, checked_table_settings

@@ -21,8 +21,16 @@ from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.compatibility import check_readable
-from lockprovider.table.format.instant import Action, Instant, InstantState, parse_instant
-from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.format.layout import (
+    HEARTBEATS,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    TIMELINE,
+    Action,
+    Instant,
+    InstantState,
+    parse_instant,
+)
 from lockprovider.table.format.metadata import CommitMetadata, Victim, batches_by_stream, decode_rollback_plan
 from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties

@@ -11,8 +11,7 @@ import pyarrow as pa
 from fsspec_cas import Version
 from lockprovider import LockRecord, Log, LogEntry
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format.instant import Action, Instant, parse_instant
-from lockprovider.table.format.layout import TIMELINE, FileGroup, LogFile, data_file
+from lockprovider.table.format.layout import TIMELINE, Action, FileGroup, Instant, LogFile, data_file, parse_instant
 from lockprovider.table.format.lsm import Digest, Manifest
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig

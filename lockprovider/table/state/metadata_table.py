@@ -13,8 +13,7 @@ from itertools import takewhile
 from fsspec_cas import Entry, ObjectNotFound, Store
 from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.format.hfile import decode_hfile
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import METADATA_TABLE, data_file_at, hfile_at
+from lockprovider.table.format.layout import METADATA_TABLE, Action, Instant, data_file_at, hfile_at
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, decode_deletes, effective
 from lockprovider.table.format.metadata_table import (
     LISTING,

@@ -24,8 +24,7 @@ from lockprovider.recipes.values import check_fence
 from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.bucket import bucket_of, fixed_file_id, prefix
 from lockprovider.table.format.compatibility import MODE_KEY, NON_BLOCKING, OPTIMISTIC
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import Action, FileGroup, Instant
 from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream, with_batch
 from lockprovider.table.format.properties import EVENT_TIME, TableConfig
 from lockprovider.table.timeline.timeline import Timeline

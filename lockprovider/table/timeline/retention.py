@@ -12,8 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lockprovider.table.format.instant import Action, Instant, format_ms
-from lockprovider.table.format.layout import FileGroup, LogFile, data_files_in, names_by_partition
+from lockprovider.table.format.layout import (
+    Action,
+    FileGroup,
+    Instant,
+    LogFile,
+    data_files_in,
+    format_ms,
+    names_by_partition,
+)
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import files_of_no_instant
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import takewhile
 from operator import attrgetter
 
-from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 _SECOND = 14  # digits

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import shown
 from lockprovider.table.errors import HistoryGone
-from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import Action, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline.timeline import Timeline

@@ -15,8 +15,18 @@ from typing import Literal, get_args
 from fsspec_cas import Entry, InvalidInput
 from fsspec_cas.arguments import check_texts, shown
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
-from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at, data_files_in
+from lockprovider.table.format.layout import (
+    Action,
+    BaseFile,
+    FileGroup,
+    Instant,
+    InstantState,
+    LogFile,
+    data_file_at,
+    data_files_in,
+    format_ms,
+    to_ms,
+)
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
 

@@ -21,15 +21,19 @@ from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import ARCHIVED, Aborted, Corrupt, InvalidRecords, WriteConflict
 from lockprovider.table.files.place import KeyFile
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, parse_instant
 from lockprovider.table.format.layout import (
     TIMELINE,
+    Action,
     FileGroup,
+    Instant,
+    InstantState,
     Marker,
     data_file,
+    format_ms,
     is_markers_file,
     markers_dir,
     markers_in,
+    parse_instant,
     parse_marker,
 )
 from lockprovider.table.format.metadata import CLUSTER, COMPACT, CommitMetadata, batches_by_stream, decode_commit

@@ -35,8 +35,7 @@ from lockprovider.table.errors import (
     WriteConflict,
     WrongCheckpoint,
 )
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import TIMELINE, heartbeat_path
+from lockprovider.table.format.layout import TIMELINE, Action, Instant, InstantState, heartbeat_path
 from lockprovider.table.format.metadata import encode_commit, encode_replace_pending
 from lockprovider.table.format.metadata_table import written_files
 from lockprovider.table.services import plans, rollback

@@ -21,8 +21,7 @@ from lockprovider.table.files.base_file import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.compatibility import as_non_blocking, shared
-from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import PROPERTIES, FileGroup, markers_dir, parse_marker
+from lockprovider.table.format.layout import PROPERTIES, Action, FileGroup, markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat, encode_commit, stats_by_partition
 from lockprovider.table.format.properties import TableConfig, encode_properties
 from lockprovider.table.services import anchors, checkpoint

@@ -22,8 +22,7 @@ from lockprovider.storage_lock.record import Pending
 from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound, TableSpec
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.instant import format_ms, to_ms
-from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.format.layout import format_ms, parse_base_file, to_ms
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.services.rollback import roll_back
 from lockprovider.table.state import archive_index

@@ -27,7 +27,8 @@ from lockprovider.table.files import base_file, encoding
 from lockprovider.table.files import merge as merging
 from lockprovider.table.files.encoding import java_order
 from lockprovider.table.format import bloom, schema
-from lockprovider.table.format.layout import BaseFile, PartitionStyle
+from lockprovider.table.format.keygen import PartitionStyle
+from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.format.properties import parse_properties
 
 BASE = BaseFile("f-0", "3-0-0", "20250713010535797")

@@ -10,7 +10,7 @@ from lockprovider.table import Corrupt, UnsupportedTable
 from lockprovider.table.files.base_file import bucket_groups, look_like_buckets
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.compatibility import check_readable, check_writable
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.properties import (
     TableConfig,
     encode_properties,

@@ -17,7 +17,7 @@ from table.tables import SETTINGS
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, UnsupportedTable
 from lockprovider.table.files import base_file
-from lockprovider.table.format.layout import PartitionStyle
+from lockprovider.table.format.keygen import PartitionStyle
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import refuse_timestamp_partitions
 

@@ -15,7 +15,7 @@ from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.files import slice_rows
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import KeyPart
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 
 COLUMNS = pa.schema([("id", pa.int64()), ("value", pa.string()), ("ts", pa.int64())])
 

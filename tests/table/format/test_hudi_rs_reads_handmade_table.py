@@ -15,9 +15,8 @@ from table.key_texts import path_for
 
 from lockprovider.table.convert.columns import new_table_schema
 from lockprovider.table.files import base_file, encoding, merge
-from lockprovider.table.format import layout, metadata, properties, schema
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import BaseFile
+from lockprovider.table.format import keygen, layout, metadata, properties, schema
+from lockprovider.table.format.layout import Action, BaseFile, Instant, InstantState
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 
@@ -113,7 +112,7 @@ def test_hudi_rs_reads_an_insert_then_an_upsert_with_a_delete(
         "handmade", ("id",), fields, ("ts",), version=version, schema_json=schema.to_avro(COLUMNS, "t")
     )
     table = Handmade(tmp_path, config)
-    oslo, rome = (path_for(layout.PartitionStyle(fields), [city][: len(fields)]) for city in ("oslo", None))
+    oslo, rome = (path_for(keygen.PartitionStyle(fields), [city][: len(fields)]) for city in ("oslo", None))
     before = [row(1, "oslo", 5), row(2, "oslo", 5), row(3, "oslo", 5)]
     elsewhere = [row(4, None, 5)]
     first, other = BaseFile("aa-0", "0-0-0", FIRST), BaseFile("bb-0", "1-0-0", FIRST)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from table.jvm_written import TABLES, timeline
 
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
 
 LAST_MS_OF_9999 = 253_402_300_799_999
 times = st.integers(0, LAST_MS_OF_9999 - 1).map(format_ms)

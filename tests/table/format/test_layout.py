@@ -11,8 +11,9 @@ from table.jvm_written import TABLES, base_files, contents
 from table.key_texts import path_for
 
 from lockprovider.table.errors import InvalidRecords, WriteConflict
-from lockprovider.table.format import layout
-from lockprovider.table.format.layout import BaseFile, Marker, MarkerKind, PartitionStyle
+from lockprovider.table.format import keygen, layout
+from lockprovider.table.format.keygen import PartitionStyle
+from lockprovider.table.format.layout import BaseFile, Marker, MarkerKind
 
 BEGIN = "20250713010535797"
 words = st.text("abcXYZ019-", min_size=1, max_size=8)
@@ -166,7 +167,7 @@ def test_ambiguous_slash_in_a_partition_value_is_refused() -> None:
 
 
 def test_key_of_several_fields_names_them() -> None:
-    assert layout.key_of_texts(["1", None, ""], ["a", "b", "c"]) == "a:1,b:__null__,c:__empty__"
+    assert keygen.key_of_texts(["1", None, ""], ["a", "b", "c"]) == "a:1,b:__null__,c:__empty__"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_key_of_several_fields_names_them() -> None:
 )
 def test_ambiguous_composite_key_is_refused_with_both_values(values: list[str], others: str) -> None:
     with pytest.raises(InvalidRecords, match="which would be one row; change the value") as refused:
-        layout.key_of_texts(values, ["a", "b"])
+        keygen.key_of_texts(values, ["a", "b"])
     assert others in str(refused.value)
     assert str(dict(zip(["a", "b"], values, strict=True))) in str(refused.value)
 
@@ -188,7 +189,7 @@ def test_ambiguous_composite_key_is_refused_with_both_values(values: list[str], 
 def test_composite_keys_are_equal_only_if_their_values_are(values: list[str | None]) -> None:
     first, second = values[:2], values[2:]
     try:
-        keys = [layout.key_of_texts(pair, ["a", "b"]) for pair in (first, second)]
+        keys = [keygen.key_of_texts(pair, ["a", "b"]) for pair in (first, second)]
     except InvalidRecords:
         return
     assert (keys[0] == keys[1]) == (first == second)

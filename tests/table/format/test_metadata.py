@@ -13,7 +13,7 @@ from table.jvm_written import TABLES, contents, timeline
 
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format import metadata
-from lockprovider.table.format.instant import Action, parse_instant
+from lockprovider.table.format.layout import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, Victim, WriteStat
 
 COMMITS = [

@@ -21,7 +21,7 @@ from fsspec_cas import InvalidInput, Store, Version
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.layout import PartitionStyle
+from lockprovider.table.format.keygen import PartitionStyle
 from lockprovider.table.read.scan import plan_scan, read_slice
 from lockprovider.table.transaction.transaction import Transaction, transact
 

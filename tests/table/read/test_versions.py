@@ -13,7 +13,7 @@ from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
 from lockprovider.table import AsOf, CommitResult, HistoryGone, Table, TableSpec
-from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import Action, Instant, InstantState
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, checkpoint_of, commit_of, moment_of_version
 

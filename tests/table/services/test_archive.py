@@ -32,7 +32,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.files.base_file import open_base_file, read_columns
 from lockprovider.table.format import lsm
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index

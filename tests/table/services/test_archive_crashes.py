@@ -19,8 +19,7 @@ from fsspec_cas import Store, Unavailable
 from lockprovider import Lease, LeaseLost
 from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings
 from lockprovider.table.doctor.rules import diagnose
-from lockprovider.table.format.instant import parse_instant
-from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.layout import TIMELINE, parse_instant
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.retention import Archivable

@@ -14,7 +14,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows
 
 from lockprovider.recipes.errors import Fenced
 from lockprovider.table import ClusterEvery, KeepActive, KeepCommits, KeepVersions, Table, TableEvent, TableSettings
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.rewrite import clustering, compaction, executor
 from lockprovider.table.timeline.rewrite_plan import ClusteringRule

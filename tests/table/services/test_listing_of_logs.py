@@ -21,7 +21,7 @@ from lockprovider import LockError
 from lockprovider.table import HistoryGone, KeepCommits, Table, TableError
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.compatibility import MODE_KEY, NON_BLOCKING
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import Action
 from lockprovider.table.services import plans
 from lockprovider.table.transaction.transaction import Transaction
 

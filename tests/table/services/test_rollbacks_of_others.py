@@ -14,8 +14,7 @@ from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.instant import Action, format_ms, to_ms
-from lockprovider.table.format.layout import TIMELINE, heartbeat_path
+from lockprovider.table.format.layout import TIMELINE, Action, format_ms, heartbeat_path, to_ms
 from lockprovider.table.format.metadata import Victim, encode_rollback_plan
 from lockprovider.table.services import rollback
 from lockprovider.table.transaction.transaction import Transaction

@@ -30,7 +30,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.instant import Action, after
+from lockprovider.table.format.layout import Action, after
 from lockprovider.table.format.metadata import decode_commit, decoded, one_record
 from lockprovider.table.services import rollback
 from lockprovider.table.timeline.conflict import prefer_writer

@@ -11,7 +11,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Machine, Store
 from lockprovider.table import KeepActive, KeepHours, Table
-from lockprovider.table.format.instant import to_ms
+from lockprovider.table.format.layout import to_ms
 from lockprovider.table.state import context
 
 HOUR_MS, GRACE_MS = 3_600_000, 1_500

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms
 from lockprovider.table.timeline.retention import ArchivalFacts, KeepActive, archival_plan
 from lockprovider.table.timeline.timeline import Timeline
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockprovider import InvalidSettings
 from lockprovider.table import FailedWrites, Mode, TableSettings, WriteConflict
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.settings import HeartbeatSettings
 from lockprovider.table.state.heartbeat import dead

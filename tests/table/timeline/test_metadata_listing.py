@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from fsspec_cas import Entry
-from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.layout import Instant
 from lockprovider.table.format.metadata_table import FileListing
 from lockprovider.table.state.metadata_table import ListingDifferences, differences, is_valid, unneeded_instants
 from lockprovider.table.timeline.timeline import Timeline

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsspec_cas import Entry
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.timeline.retention import (
     KeepCommits,
     KeepHours,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsspec_cas import Entry
-from lockprovider.table.format.instant import Instant, format_ms, parse_instant
+from lockprovider.table.format.layout import Instant, format_ms, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.state import knowledge
 from lockprovider.table.timeline.timeline import Timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockprovider.table.format.instant import Instant, parse_instant
+from lockprovider.table.format.layout import Instant, parse_instant
 from lockprovider.table.timeline.timeline import Decisions, Timeline, visible_part
 
 A, B, C, D = (f"2026010100000000{n}" for n in range(4))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table import jvm_written
 
-from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
+from lockprovider.table.format.layout import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.timeline.conflict import archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 

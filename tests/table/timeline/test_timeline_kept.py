@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import rewound

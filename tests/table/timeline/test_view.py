@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 import pytest
 
 from fsspec_cas import Entry, InvalidInput
-from lockprovider.table.format.instant import Instant, format_ms
+from lockprovider.table.format.layout import Instant, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import AsOf, cleaned_groups, rewound, snapshot_of

@@ -7,7 +7,7 @@ import pytest
 
 from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format.bucket import BucketIndex, file_id
-from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit, stats_by_partition
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.conflict import (

@@ -24,7 +24,7 @@ from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, Wr
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
 from lockprovider.table.errors import UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.layout import Instant
 from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import changes_schema, changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both

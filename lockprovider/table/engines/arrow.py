@@ -29,7 +29,7 @@ from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import AnyTransaction, Transaction, inside
 
-SMALL_AT_ONCE = 16  # at most `SMALL_ROWS` rows each: writing them is mostly waiting for the store
+SMALL_AT_ONCE = 16  # writing small files is mostly waiting for the store
 SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"
 
@@ -37,9 +37,9 @@ ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`; see `Table.upsert`.
+    """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; without both it raises InvalidRecords.
+    Call it once per transaction; InvalidRecords without both.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -56,7 +56,7 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Write rows as new ones into `txn`, without checking for existing keys; see `Table.append`.
+    """Insert rows into `txn` without checking for existing keys; see `Table.append`.
 
     Call it once per transaction. Consumes a reader.
     """
@@ -75,7 +75,7 @@ def delete_where(txn: AnyTransaction, where: Where) -> None:
 
 
 def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | None = None) -> None:
-    """Write `rows` into `txn` in place of the snapshot's rows, of all partitions or of `partitions`.
+    """Replace the snapshot's rows, of all partitions or of `partitions`, by `rows` in `txn`; without rows, delete them.
 
     Call it once per transaction, first. InvalidRecords: a row elsewhere, or a key twice in a partition.
     """
@@ -90,9 +90,10 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 
 
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
-    """Check rows and split them by partition; missing columns become null. Writes nothing.
+    """Check rows and split them by partition; missing columns become null. Writes nothing, and keeps repeated keys.
 
-    A reader is read part by part during the write; with a bucket index, this call reads all of it into memory.
+    Of a reader it checks columns, and the write reads the rows in parts; with a bucket index, this call reads all of
+    it.
     """
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()
@@ -107,7 +108,7 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
-    """Write a plan's rows into new file groups or, with a bucket index, upsert them into the buckets'.
+    """Begin `txn`; write a plan's rows into new file groups or, with a bucket index, upsert them into the buckets'.
 
     A key twice in a partition raises InvalidRecords.
     """
@@ -123,9 +124,9 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
-    """Write all parts into new file groups, and return their statistics.
+    """Write all parts into new file groups.
 
-    Raises InvalidRecords, after the writes, if a key came twice in a partition.
+    InvalidRecords, after the writes: a key came twice in a partition.
     """
     stats: list[WriteStat] = []
     keys_by_partition: dict[str, list[pa.Array]] = {}
@@ -150,7 +151,7 @@ def _rewritten(
 ) -> Iterable[WriteStat]:
     """Create new partitions and buckets' markers now; write changed files while the returned statistics are iterated.
 
-    `slices` returns the partitions' file slices to change. `at_once`: parallel files of a single partition.
+    `slices` returns the partitions' file slices to change. `at_once`: parallel files, if only one partition changes.
     """
     existing = {file_slice.partition for file_slice in txn.slices()}
     _open(writer, [path for path, changes in by_partition.items() if len(changes.keys) and path not in existing])

@@ -1,4 +1,4 @@
-"""Changes of rows, split by partition, and the files made from them; used in tasks, so without a transaction."""
+"""Row changes, split by partition, and their files; used in tasks, so without a transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
-BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert of large rows holds only few of them
+BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory, so that an upsert holds few large rows
 AT_ONCE = min(4, os.cpu_count() or 1)
 _NO_GROUP = -1
 _NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
@@ -41,7 +41,7 @@ _NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
 
 @dataclass(frozen=True, slots=True)
 class KeyedChanges:
-    """Rows to upsert with their keys, and keys to delete, all of one partition.
+    """One partition's rows to upsert, with their keys, and keys to delete.
 
     `values`: the deletes' ordering values, for a blind write.
     """
@@ -60,10 +60,10 @@ def changes_by_partition(
     *,
     valued: bool = False,
 ) -> dict[str, KeyedChanges]:
-    """Convert changes to the table's columns, and split them by partition path, "" if unpartitioned.
+    """Convert changes to the table's columns, and split them by ascending partition path, "" if unpartitioned.
 
-    Missing upsert columns become null, or raise DoesNotFit with `missing="refuse"`; repeated keys stay. `valued` keeps
-    the deletes' ordering values. InvalidRecords: a null key or unusable ordering value.
+    Missing upsert columns become null, or raise DoesNotFit with `missing="refuse"`; rows keep their order, repeated
+    keys stay. `valued` keeps the deletes' ordering values. InvalidRecords: a null key or unusable ordering value.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
@@ -90,7 +90,7 @@ def changes_by_partition(
 
 
 def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
-    """Map each distinct value to its row numbers, ascending. NOT checked: that no value is null."""
+    """Map each distinct value to its ascending row numbers; no value may be null."""
     encoded = values.dictionary_encode()
     if len(encoded.dictionary) == 1:
         return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(values)))}
@@ -159,8 +159,8 @@ def rewrite_partition(
 ) -> Iterator[WriteStat]:
     """While iterated, write a partition's changes into `slices` and new file groups, up to `limit` files at once.
 
-    `slices`: all of the partition. Of a repeated key the highest ordering value stays, else the last row; deletes win.
-    A rerun with the same token `task` and changes finds the first attempt's files.
+    `slices`: all of the partition. Of a key's rows, the stored one too, the highest ordering value wins, else the last;
+    deletes win. A rerun with the same token `task` and changes finds the first attempt's files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):
@@ -204,8 +204,8 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """For each of these unique keys, return the index of the slice that has it, -1 for none.
 
-    Reads base files, as JVM writers do; logs only of slices without a base file, and for keys in several slices, of
-    which the last with a live row wins.
+    Reads base files, as JVM writers do; logs only of slices without one, and for keys in several slices, of which the
+    last with a live row wins, else the last.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -264,7 +264,7 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """The id is equal in every attempt."""
+    """Equal in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 

@@ -3,8 +3,8 @@
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
     ddf = engine.read(table.scan(filter="city = 'ulm'"))
 
-All workers must be able to reach the table. Not promised: that changes which differ each time they are computed survive
-the loss of a worker.
+All workers must reach the table. Not promised: that changes which differ each time they are computed survive the loss
+of a worker.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
 
 
 def read(source: TableContext | AnyTransaction | Scan) -> Frame:
-    """Describe the rows as a Dask frame, one partition per file; see `Table.scan`.
-
-    This call fixes the files: the frame never shows later commits.
+    """Describe the rows as of this call as a Dask frame, one partition per file; see `Table.scan`.
 
     Raises:
         HistoryGone: that moment cannot be read; at compute time: a file was cleaned since.
@@ -143,7 +141,7 @@ def read(source: TableContext | AnyTransaction | Scan) -> Frame:
 
 
 def insert(txn: AnyTransaction, rows: Frame) -> None:
-    """Write rows as new ones into `txn`, without checking for existing keys; see `append`.
+    """Insert rows into `txn` without checking for existing keys; see `append`.
 
     Call it once per transaction. A key twice in a Dask partition raises InvalidRecords; twice in several is NOT
     checked. With a bucket index, it upserts.
@@ -167,9 +165,9 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 
 
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`; see `Table.upsert`.
+    """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; without both it raises InvalidRecords. Workers keep the changes in memory meanwhile.
+    Call it once per transaction; InvalidRecords without both. Workers keep the changes in memory meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -208,9 +206,9 @@ def _frame(frame: Any, name: str) -> Frame:
 
 
 def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> None:
-    """Compute changes on workers, which keep them; begin `txn`, write table partitions in one task each, add the files.
+    """Compute changes on workers, which keep them; begin `txn`, write each table partition in one task, add the files.
 
-    `blindly` reads no stored rows.
+    `blindly`: without reading stored rows.
     """
     pieces = _DASK.persist(*plan.changes)
     paths = _computed(txn, "find the partitions of rows", [delayed(sorted)(piece) for piece in pieces], 1, 2)
@@ -224,9 +222,9 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run delayed tasks and return their results in order.
+    """Run delayed tasks and return their results in their order, or raise the first error.
 
-    Reports each finished one as progress; in a cluster's task only the begin.
+    Reports progress (`step` is step `number` of `of`): the begin and, outside of a cluster's task, each end.
     """
     keys, done = {task.key for task in tasks}, count()
     report = partial(txn.table.report, "progress", txn.begin, step=step, number=number, of=of, total=len(tasks))
@@ -270,7 +268,7 @@ def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
 
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
-    """On a worker, write a Dask partition's rows into new file groups; a repeated key raises InvalidRecords."""
+    """On a worker, write Dask partition `number`'s rows into new file groups; a key twice raises InvalidRecords."""
     by_partition, task = _fresh(frame, writer), (f"{number}-0-0", number)
     groups = (
         group
@@ -290,7 +288,10 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, is_delete: bool, valued: bo
 def _rewrite(
     pieces: list[KeyedChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
-    """On a worker, write one partition's changes, of all Dask partitions, into `slices` and new files."""
+    """On a worker, write one table partition's changes, of all Dask partitions, into `slices` and new files.
+
+    `number` names the files.
+    """
     all_values = [piece.values for piece in pieces]  # noqa: PD011 - no frames
     values = [array for array in all_values if array is not None]
     changes = KeyedChanges(

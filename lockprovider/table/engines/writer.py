@@ -29,7 +29,7 @@ Changes = TypeVar("Changes")
 
 @dataclass(frozen=True, slots=True)
 class WritePlan(Generic[Changes]):
-    """Rows that fit the table's columns, split into `changes` by `split`; `planner` only computes their keys."""
+    """Rows that fit the table's columns, split into `changes` by `split`."""
 
     planner: GroupWriter
     split: Callable[[GroupWriter], Changes]

@@ -64,12 +64,14 @@ class HudiCas(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name in `format`."""
         return NAME
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Open the table, remember the version to show, and return the columns, `_operation` first with `changes`."""
+        """Open the table, remember the version to show (`as_of`, else the latest), and return the columns.
+
+        With `changes`, `_operation` is the first. InvalidInput for unusable options or times.
+        """
         options = SparkOptions.of(self.options)
         table = options.open()
         timeline = table.timeline()
@@ -80,7 +82,6 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def reader(self, schema: StructType) -> BatchReader:
-        """Make the reader of a batch."""
         options = SparkOptions.of(self.options)
         options.refuse("a batch read", *_OF_WRITES, "stream_id", "starting", "max_commits")
         check_read(options.hudi, of_stream=False)
@@ -89,7 +90,6 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Make the reader of a stream."""
         options = SparkOptions.of(self.options)
         check_read(options.hudi, of_stream=True)
         options.refuse("a stream", *_OF_WRITES, "as_of", "begin", "end", "stream_id", "read_optimized")
@@ -107,7 +107,7 @@ class HudiCas(DataSource):
 
     @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001 - Spark's
-        """Open or create the table, and check the write; takes no instant.
+        """Open or create the table, and check the write like `WriteJob.check`; takes no instant.
 
         InvalidInput for complete mode and replacing operations.
         """
@@ -150,7 +150,6 @@ class ReadsParts:
     """Mixin of a reader whose partitions' values read their rows."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition."""
         read: Callable[[], Iterator[pa.RecordBatch]] | None = partition.value
         return iter(()) if read is None else read()  # Spark makes a partition without a value if there are none
 
@@ -162,7 +161,6 @@ def _rows_as(schema: StructType, read: Callable[..., pa.Table], *arguments: obje
 
 
 def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list[InputPartition]:
-    """Make one task per file slice; reads nothing."""
     template = replace(scan, slices=())
     read = partial(_rows_as, schema, read_slice, table.place, template)
     return [InputPartition(partial(read, file_slice)) for file_slice in scan.slices]
@@ -171,7 +169,7 @@ def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list
 def snapshot_scan(
     table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> ScanPlan:
-    """List and plan a snapshot's files that may have rows for the options and `among`."""
+    """Plan a read of a snapshot's files that may have rows for the options and `among`."""
     snapshot = consistent.snapshot(table, as_of)
     where = among
     if options.filter is not None:
@@ -185,8 +183,8 @@ def changed(
 ) -> list[InputPartition]:
     """Plan tasks that read commits completed in `(begin, end]`: rows that they wrote, as of the last, or net `changes`.
 
-    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. `streams`: `begin` is an
-    offset; HistoryGone unless it is a commit's.
+    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. HistoryGone: commits
+    after `begin` are gone or, if it is an offset (`streams`), none has its time.
     """
     columns = schema.names
     if options.changes:
@@ -210,7 +208,7 @@ def changed(
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """Return the completion time of the latest write; empty without writes."""
+    """The completion time of the latest write; empty without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
@@ -219,7 +217,7 @@ def _time(table: TableContext, timeline: Timeline, version: str) -> str:
 
 
 class BatchReader(ReadsParts, DataSourceReader):
-    """Reader of a snapshot as of `pinned`, or of the changes between `begin` and `end`."""
+    """Reader of a batch."""
 
     def __init__(self, options: SparkOptions, pinned: str | None, schema: StructType) -> None:
         self._options = options
@@ -252,7 +250,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def initialOffset(self) -> dict[str, str]:
-        """Return a new query's offset by `starting`: the beginning, the last commit, or a version."""
+        """A new query's offset by `starting`: the beginning, the last commit, or a version."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}
@@ -262,18 +260,16 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
                 return {_OFFSET: self._commit_of(time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch in commits."""
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make later batches stop at the commits complete now."""
         self._target = latest_completion(self._table.timeline())
 
     @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """Return the completion time at which the next batch ends; `start` without new commits."""
+        """The completion time at which the next batch ends; `start` without new commits."""
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -282,15 +278,12 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
-        """Plan tasks, the same for equal offsets while the files exist."""
+        """The same tasks for equal offsets while the files exist."""
         self._check_columns()
         return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], streams=True)
 
     def _check_columns(self) -> None:
-        """Raise UnsupportedSchema if columns to read are new, or have other types than the query's.
-
-        Called before the batch is committed.
-        """
+        """Raise UnsupportedSchema if columns to read are new, or have other types than the query's."""
         changes = self._options.changes
         names = [name for name in self._schema.names if not (changes and name == OPERATION)]
         table_columns = selected(self._table.schema(), names if self._options.columns else None)
@@ -311,7 +304,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._options.open()
 
     def _commit_of(self, version: str) -> str:
-        """Return the completion time of the last commit up to `version`.
+        """The completion time of the last commit up to `version`; empty before the first.
 
         If that is archived: the version's own time, which reads refuse, or the last archived commit's.
         """

@@ -1,4 +1,4 @@
-"""Errors of tables and logs in Spark's Python workers, restored with the types they were raised with."""
+"""Errors of tables and logs in Spark's Python workers, restored with their types."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Wrap a Spark action: raise a worker's error of this package with its own type; Spark's own errors are raised."""
+    """Wrap a Spark action: raise a worker's error of this package with its own type, others unchanged."""
     try:
         yield
     except Exception as error:

@@ -64,7 +64,7 @@ _PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its l
 _GLOB = re.compile(r"[][{}*?\\]")
 _HIDDEN = ("_", ".")
 _ROW_INDEX = "_tmp_metadata_row_index"  # Spark reads the row's position instead
-_THIS_CALENDAR = b"3.0.0"  # a text, as Spark compares texts, too
+_THIS_CALENDAR = b"3.0.0"  # Spark compares texts, too
 _OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -74,12 +74,12 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Feed:
-    """The changes of some commits; a consumer applies them and stores the checkpoint with them.
+    """The net changes of some commits; a consumer applies them and stores the checkpoint with them.
 
     Attributes:
         rows: `_operation` (`insert`, `update` or `delete`), then the columns.
         checkpoint: the `after` of the next call.
-        commits: begin times of the commits that made the changes.
+        commits: their begin times.
     """
 
     rows: DataFrame
@@ -99,7 +99,7 @@ def changes(
 ) -> Feed:
     """Read the net change of the commits in (after, until]; for arguments and errors see `Table.changes`.
 
-    This call fixes the files. One task holds the touched files of one partition, before and after.
+    This call fixes the files. One task holds one partition's touched files, before and after.
     """
     changed = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
     rows = jobs.run_per_piece(spark, changed.parts, methodcaller("read", table.place), changed.schema)
@@ -153,7 +153,7 @@ def insert_overwrite(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Replace all rows of `partitions` (None: the partitions of `rows`) by `rows`: see `overwrite`."""
+    """Replace all rows of `partitions` (None: those of `rows`) by `rows`: see `overwrite`."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
 
@@ -169,11 +169,10 @@ def read(
     read_optimized: bool = False,
     native_reads: NativeReads = AUTO,
 ) -> DataFrame:
-    """Describe the rows of a table, or of a transaction's own snapshot, as a DataFrame; see `Table.scan`.
+    """Describe the rows of a table as of this call, or of a transaction's snapshot, as a DataFrame; see `Table.scan`.
 
-    This call fixes the files: the DataFrame never shows later commits. `filter` is Spark SQL, or a pyarrow expression
-    or list of tuples. `as_of` is not for a transaction. `native_reads`: whether Spark's own reader reads slices without
-    log files, with its jars and credentials; see SPARK.md.
+    `filter` is Spark SQL, or a pyarrow expression or list of tuples. `as_of` is not for a transaction. `native_reads`:
+    whether Spark's own reader reads slices without log files, with its jars and credentials; see SPARK.md.
     """
     spark, (table, snapshot) = jobs.session(spark), source_snapshot(source, as_of)
     schema = table.schema(snapshot.timeline)
@@ -191,9 +190,9 @@ def read(
 
 
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
-    """Write rows to insert or replace by key, and keys to delete (which win), into `txn`; see `Table.upsert`.
+    """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; without both it raises InvalidRecords. Spark caches the changes meanwhile.
+    Call it once per transaction; InvalidRecords without both. Spark caches the changes meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -207,7 +206,7 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
 def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> None:
     """Run the jobs that count, assign and write changes; begin `txn` after the count, and add the files.
 
-    `blindly` reads no stored rows.
+    `blindly`: without reading stored rows.
     """
     steps = jobs.Steps(txn, txn.operation.lower(), 3 if txn.config.bucket_index is None else 2)
     with jobs.computed_once(plan.changes) as keyed:
@@ -219,7 +218,7 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 
 
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
-    """Write rows as new ones into `txn`: one Spark job.
+    """Insert rows into `txn`: one Spark job.
 
     Writes one file for each Spark partition and table partition in it. NOT checked without `check_keys`: that keys are
     new, and that no two Spark partitions share a key (`rows.repartition(*keys)` ensures this).
@@ -252,12 +251,12 @@ def _plan_insert(txn: Transaction, rows: DataFrame) -> WritePlan[DataFrame]:
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
-    """Replace the file groups that `partitions` have in the snapshot by `rows` in `txn`.
+    """Replace the snapshot's file groups in `partitions` by `rows` in `txn`.
 
-    None means the partitions of `rows`, which takes one more Spark job. Keys are not looked up.
+    None means the partitions of `rows`, and costs one more Spark job.
 
     Raises:
-        InvalidRecords: the transaction has other writes.
+        InvalidRecords: the transaction has other writes, or a row is elsewhere.
     """
     _overwrite(inside(txn), rows, given_partitions(partitions), "INSERT_OVERWRITE")
 
@@ -269,9 +268,10 @@ def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
-    """Begin `txn`, end the file groups of partitions `ended` (None: the rows'), and add new files.
+    """Begin `txn`, end the file groups of partitions `ended` (None: the rows'), and write `rows` into new ones.
 
-    A row elsewhere raises InvalidRecords, unless `operation` is `INSERT_OVERWRITE_TABLE`.
+    With a bucket index a repeated key's rows are merged. A row elsewhere raises InvalidRecords, unless `operation` is
+    `INSERT_OVERWRITE_TABLE`.
     """
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
@@ -335,16 +335,13 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`: one task per group of joined slices.
-
-    A task sorts one new file's rows in memory.
-    """
+    """Join small files like `Table.cluster`: one task per group of slices sorts one new file's rows in memory."""
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
     return cluster_by(table, on_executors(jobs.session(spark)), rule, instant)
 
 
 def on_executors(spark: SparkSession) -> Runner:
-    """Make a runner, which writes a plan's tasks in one Spark job, and returns their statistics."""
+    """Make a runner that writes a plan's tasks in one Spark job, none without tasks, and returns their statistics."""
 
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:
@@ -358,9 +355,10 @@ def on_executors(spark: SparkSession) -> Runner:
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """Return the table's folder as Spark's URL; None if Python reads all files.
+    """The table's folder as Spark's URL; None if Python reads all files.
 
-    `native_reads`: True, False, `auto` (local, without Connect), or the URL; InvalidInput for other text.
+    `native_reads`: True (the table's own URL), False, `auto` (True if local without Connect), or Spark's URL;
+    InvalidInput for other text.
     """
     local = f"file://{place.store.root}" if place.is_local else None
     if native_reads == AUTO:
@@ -400,13 +398,13 @@ def _is_read_otherwise(column: pa.Field) -> bool:
 
 
 def _by_row(column: pa.Field) -> str:
-    """A filter on floats must see rows, as statistics cannot express NaN and -0."""
+    """Filter floats by rows, as statistics cannot express NaN and -0."""
     name = f"`{column.name}`"
     return f"nanvl({name}, {name}) as {name}" if types.is_floating(column.type) else name
 
 
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
-    """Return whether Spark reads a slice as Python does; may request its footer. `folder`: the table's URL for Spark.
+    """Whether Spark reads a slice as Python does; may request its footer. `folder`: the table's URL for Spark.
 
     False: log files, an unusual path, old calendar's dates, other types than `columns`, a damaged footer.
     """
@@ -429,7 +427,7 @@ def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, 
 
 
 def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
-    """Return whether each column is missing or has this type and spelling in the file, once; Spark ignores case."""
+    """Whether each column is missing or has this type and spelling in the file, once; Spark ignores case."""
     stored_fields: dict[str, list[tuple[str, pa.DataType]]] = {}
     for field in stored:
         stored_fields.setdefault(field.name.lower(), []).append((field.name, field.type))

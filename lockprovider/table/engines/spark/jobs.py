@@ -1,4 +1,4 @@
-"""Spark jobs that a write consists of; `tasks` has the functions that run on executors."""
+"""Spark jobs of a write; `tasks` has the functions that run on executors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()
 def run_per_piece(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """Describe the rows of `schema` that `each` returns for each piece of work, one partition per piece; runs no job.
+    """Describe the rows that `each` returns, one partition per piece of `work`; runs no job.
 
     Hides their size, by which Spark would broadcast the result.
     """
@@ -65,10 +65,7 @@ def run_per_piece(
 
 @contextmanager
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows of a frame while the block runs.
-
-    Caches under another plan, as another thread may unpersist the caller's frame.
-    """
+    """Cache the rows of a frame while the block runs, by another plan, as other threads may unpersist the frame."""
     cached = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
         yield cached
@@ -77,9 +74,10 @@ def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter, steps: Steps) -> DataFrame:
-    """Add to each change its file group's number (`tasks.GROUP`), in `numbered`; may run the second job.
+    """Add to each change its file group's number (`tasks.GROUP`) of `numbered`, by bucket or by key.
 
-    It is the bucket's, that of each group with the key (a row each), or a new one's by hash.
+    A key in several groups gives a row for each; a new key gets a new group by hash. May run the second job, which
+    gathers hashes of keys.
     """
     if writer.config.bucket_index is not None:
 
@@ -124,13 +122,13 @@ def write_changes(
 def write_new_groups(
     steps: Steps, writer: GroupWriter, rows: DataFrame, within: frozenset[str] | None = None
 ) -> Iterator[WriteStat]:
-    """Run the last job; a row outside of `within` raises InvalidRecords."""
+    """Run the last job, which writes new file groups; a row outside of `within` raises InvalidRecords."""
     stats = rows.mapInArrow(tasks.inserter(writer, within), from_arrow_schema(tasks.STATS))
     return collect_stats(stats, rows.schema, steps.at(steps.of, "write files"))
 
 
 def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
-    """Run a writing job exactly once; return its files' statistics."""
+    """Run a writing job exactly once; return its statistics."""
     return (WriteStat(**row.asDict()) for row in collect_rows(stats, handed, step))
 
 
@@ -233,7 +231,7 @@ RowsFor = Literal["new", "whole", "deletes", "valued deletes"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns in which Spark passes such rows to Python; DoesNotFit for types without one."""
+    """The columns in which Spark passes such rows to Python; DoesNotFit for types without one."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -270,14 +268,12 @@ def check_frame(writer: GroupWriter, rows: Any, use: RowsFor, name: str = "rows"
 
 
 def frame(rows: Any, name: str) -> DataFrame:
-    """Return `rows`, or raise InvalidInput if no Spark DataFrame."""
     if not isinstance(rows, DataFrame):
         raise InvalidInput(f"{name} is a {type(rows).__name__}, and must be a Spark DataFrame")
     return rows
 
 
 def session(spark: Any) -> SparkSession:
-    """Return `spark`, or raise InvalidInput if no session."""
     if not isinstance(spark, SparkSession) and not type(spark).__module__.startswith("pyspark.sql.connect"):
         raise InvalidInput(f"spark is a {type(spark).__name__}, and must be a SparkSession")
     return cast("SparkSession", spark)
@@ -295,7 +291,8 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
 
-    Not if a column of `handed` may be large. Other queries of the session get such batches, too.
+    Not if a column of `handed` may be large, or `MOST_BYTES` is set. Other queries of the session get such batches,
+    too.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`.
     """

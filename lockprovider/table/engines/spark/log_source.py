@@ -80,7 +80,6 @@ class LogOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LogOptions:
-        """Parse the options."""
         lowered = {key.lower(): value for key, value in options.items()}
         if strange := sorted(lowered.keys() - {"path", *_PARSERS}):
             raise InvalidInput(f"options {strange} are not known: use some of {sorted({'path', *_PARSERS})}")
@@ -89,11 +88,10 @@ class LogOptions:
         return cls(lowered["path"], **parsed(lowered, _PARSERS))
 
     def open(self) -> Wal:
-        """Open the log."""
         return Wal.open(self.url, storage_options=self.storage_options)
 
     def begins(self, log: Wal) -> Position:
-        """Return where a query without a checkpoint begins; requests the log, except for a position."""
+        """Where a query without a checkpoint begins; requests the log, except for a position."""
         match self.starting:
             case "earliest":
                 return log.position("oldest")
@@ -125,7 +123,6 @@ def _read_part(options: LogOptions, start: Position, end: Position) -> Iterator[
 
 
 def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[InputPartition]:
-    """Split the records between two positions into tasks."""
     if end.offset == start.offset:
         return []
     cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
@@ -137,18 +134,15 @@ class LogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format`."""
         return LOG_NAME
 
     @without_traceback()
     def schema(self) -> StructType:
-        """Return the columns."""
         LogOptions.of(self.options)
         return from_arrow_schema(COLUMNS)
 
     @without_traceback()
     def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 - Spark's signature
-        """Make the reader of a batch."""
         options = LogOptions.of(self.options)
         if options.reader is not None or options.max_slots is not None:
             raise InvalidInput("options reader and max_slots cannot be used with a batch read: leave them out")
@@ -156,25 +150,23 @@ class LogSource(DataSource):
 
     @without_traceback()
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002 - Spark's
-        """Make the reader of a stream."""
         return LogStreamReader(LogOptions.of(self.options))
 
 
 class LogBatchReader(ReadsParts, DataSourceReader):
-    """Reader of a log up to its present end."""
+    """Reader of a batch, up to the log's present end."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
 
     @without_traceback()
     def partitions(self) -> list[InputPartition]:
-        """Request the log's end, and plan tasks up to it."""
         log = self._options.open()
         return log_parts(self._options, log, self._options.begins(log), log.end())
 
 
 class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader that follows a log; with the option `reader`, it opens a named reader, which fences its former client."""
+    """Reader that follows a log; the option `reader` opens a named reader, which fences its former client."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -183,25 +175,23 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def initialOffset(self) -> dict[str, int]:
-        """Return a new query's start position, at which the named reader begins if it is new."""
+        """A new query's start, at which the named reader begins if it is new."""
         begins = self._options.begins(self._log)
         if self._options.reader is not None:
             self._reader = self._log.reader(self._options.reader, start=begins)
         return _offset(begins)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of a batch in slots."""
         limit = self._options.max_slots
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make later batches stop at the present end."""
         self._target = self._log.end()
 
     @without_traceback()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the position at which the next batch ends, never before `start`."""
+        """The position at which the next batch ends, never before `start`."""
         begins, end = _position(start), self._target or self._log.end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
             end = self._log.position(begins.slot + limit.max_files)
@@ -209,7 +199,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Plan tasks, the same for equal offsets while the log keeps the records."""
+        """The same tasks for equal offsets while the log keeps the records."""
         return log_parts(self._options, self._log, _position(start), _position(end))
 
     @without_traceback()

@@ -1,4 +1,4 @@
-"""SQL's MERGE over DataFrames, by record key: the first clause that holds for a row is applied.
+"""SQL's MERGE over DataFrames, by record key.
 
 Conditions and values are Spark SQL text, in which `t` is the table's row and `s` the source's.
 """
@@ -31,7 +31,7 @@ _VALUES, _MOST = "hudi values", "hudi most"
 
 @dataclass(frozen=True, slots=True)
 class MatchedUpdate:
-    """Set columns of a table row whose key the source has; `values=None` sets all columns of the source."""
+    """Set columns of a table row whose key the source has; `values=None`: all columns of the source."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -46,7 +46,7 @@ class MatchedDelete:
 
 @dataclass(frozen=True, slots=True)
 class NotMatchedInsert:
-    """Insert a source row whose key the table lacks; columns not in `values` come from the source, or are null."""
+    """Insert a source row whose key the table lacks; columns not in `values` come from the source, else are null."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -67,9 +67,9 @@ def merge(
 
 
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
-    """Run jobs that merge `source` by key into `txn`; Spark caches rows meanwhile.
+    """Run jobs that merge `source` by key into `txn`, by the first clause that holds for each row; Spark caches rows.
 
-    `source` has the key and partition columns, in any case. `names` are the names of the table's row and the source's.
+    `source` has the key and partition columns, in any case. `names`: aliases of the table's row and the source's.
 
     Raises:
         InvalidInput: the source has a column twice, or a clause is malformed.
@@ -196,7 +196,7 @@ def _holds(clause: Clause, table_alias: str) -> Column:
 
 
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
-    """Return a column's new value: the clause's expression, else the table's.
+    """A column's new value: the clause's expression, else the table's.
 
     An insert takes the source's instead, or null; an update without values the source's, if any. `names`: table's,
     source's alias.

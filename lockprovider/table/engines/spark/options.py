@@ -36,17 +36,14 @@ Parser = Callable[[str, str], Any]  # takes an option's name and text; raises In
 
 
 def parsed(lowered: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """Parse the given options, named in lower case."""
     return {name: parse(name, lowered[name.lower()]) for name, parse in parsers.items() if name.lower() in lowered}
 
 
 def text_option(_: str, text: str) -> str:
-    """Return the text unchanged."""
     return text
 
 
 def count_option(name: str, text: str) -> int:
-    """Parse a count from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput(f"{name}={text} is not a positive whole number: give 1 or more")
     return int(text)
@@ -140,7 +137,7 @@ class SparkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SparkOptions:
-        """Parse options, named in any case; Hudi's of a read become this source's, other `hoodie.` ones stay unchecked.
+        """Parse options, named in any case; translates Hudi's read options, and keeps all `hoodie.` ones unchecked.
 
         InvalidInput: an unknown, malformed or conflicting one, or no `path`.
         """
@@ -185,7 +182,6 @@ class SparkOptions:
         return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
 
     def open(self) -> TableContext:
-        """Open the table, under its fence."""
         table = TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
         return table if self.fence is None else table.under(self.fence)
 
@@ -259,7 +255,10 @@ def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_read(hudi: Mapping[str, str], *, of_stream: bool) -> None:
-    """Raise InvalidInput for Hudi's options that a batch read or stream would not obey, or a missing begin."""
+    """Raise InvalidInput for Hudi's options that a batch read or stream would not obey.
+
+    Also for an incremental batch read without a begin.
+    """
     if hudi.get(_QUERY_TYPE, "").strip().lower() == "incremental" and _BEGIN not in hudi and not of_stream:
         raise InvalidInput(
             f"{_QUERY_TYPE}=incremental needs {_BEGIN}: set a version to read after, or 000 to read all commits"
@@ -354,7 +353,7 @@ class WriteOperation(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class HudiWrite:
-    """Hudi's options of a write: its operation, and the given fields of `TableSpec`."""
+    """Hudi's options of a write: its operation, and the fields of `TableSpec` that they set."""
 
     operation: WriteOperation
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -391,7 +390,7 @@ class HudiWrite:
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """Build the spec of a new table."""
+        """Build the spec of a new table; InvalidInput without a name."""
         if not self.given.get("name"):
             raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
         (ordering,) = self.given.get("ordering", (None,))
@@ -409,7 +408,7 @@ class HudiWrite:
 
 
 def _would_mislead(key: str) -> bool:
-    """Return whether an option that is not obeyed decides rows, or is almost one that is."""
+    """Whether an option that is not obeyed decides rows, or is almost one that is."""
     if key in _OBEYED_BY_WRITES or key.startswith(_WITHOUT_EFFECT_ON_WRITES):
         return False
     return key.startswith(_DECISIVE) or bool(
@@ -418,7 +417,7 @@ def _would_mislead(key: str) -> bool:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """Return the operation `option`; by default upsert if `keyed`, else insert.
+    """The operation `option`; by default upsert if `keyed`, else insert.
 
     `overwrite` makes all but insert_overwrite replace all rows. InvalidInput: an unknown one, or delete with
     `overwrite`.

@@ -1,6 +1,6 @@
 """Writes for which one process gathers all rows: upsert, delete, overwriting the rows' partitions.
 
-A data source cannot shuffle rows. So tasks stage them in the table's folder, and the committing process merges them. A
+As a data source cannot shuffle, tasks stage rows in the table's folder, and the committing process merges them. A
 killed process leaves its files in `.hoodie/.temp/staged-*`.
 """
 
@@ -53,7 +53,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Stage:
-    """Settings for staging the rows of one write, in a `folder` of its own. Picklable."""
+    """Settings for staging one write's rows in a `folder` of its own. Picklable."""
 
     writer: GroupWriter
     operation: WriteOperation
@@ -193,7 +193,7 @@ _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).em
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, partitions: pa.DictionaryArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return row numbers, ascending, and their file groups; a key that several groups have goes into each of them.
+    """Row numbers, ascending, and their file groups; a key that several groups have goes into each of them.
 
     Reads the stored keys, unless the table has a bucket index.
     """

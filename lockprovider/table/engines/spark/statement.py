@@ -236,7 +236,10 @@ class _Reader:
         return name
 
     def column_of(self, target: Target) -> str:
-        """Consume a column of the target, without or with the target's alias; return its name."""
+        """Consume a column, without or with the target's alias; return its name.
+
+        Another alias, or a struct's field, raises InvalidInput.
+        """
         first = self.name()
         if not self.took("."):
             return first
@@ -249,7 +252,10 @@ class _Reader:
         return column
 
     def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
-        """Consume `a = 1, b = b + 1` up to a word of `ends`; return pairs of column and expression."""
+        """Consume `a = 1, b = b + 1` up to a word of `ends`; return pairs of column and expression.
+
+        A column twice raises InvalidInput.
+        """
         values: dict[str, str] = {}
         while True:
             start, column = self.at, self.column_of(target)
@@ -271,7 +277,7 @@ class _Reader:
 
 
 def _merge(reader: _Reader) -> MergeStatement:
-    """Parse MERGE from INTO on. Target and source need different aliases."""
+    """Parse MERGE after its first word. Target and source need different aliases."""
     reader.need("INTO")
     target = reader.target()
     reader.need("USING")
@@ -289,7 +295,7 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume MERGE's source, a name or a bracketed query; return its text and alias."""
+    """Consume MERGE's source, a name or a bracketed query, which needs an alias; return its text and alias."""
     start = reader.at
     if reader.took("("):
         reader.until(")")
@@ -361,7 +367,7 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
-    """Consume `(columns) VALUES (values)`; return pairs, one for each column."""
+    """Consume `(columns) VALUES (values)`; return pairs. InvalidInput unless each column comes once with one value."""
     columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
@@ -393,7 +399,7 @@ def _delete(reader: _Reader) -> DeleteStatement:
 
 
 def _insert(reader: _Reader) -> InsertStatement:
-    """Parse INSERT from its second word on; PARTITION, REPLACE and IF raise InvalidInput."""
+    """Parse INSERT after its first word; PARTITION, REPLACE and IF raise InvalidInput."""
     overwrite = reader.took("OVERWRITE")
     if not overwrite:
         reader.need("INTO")
@@ -418,7 +424,7 @@ def _is_list_of_names(reader: _Reader) -> bool:
 
 
 class StatementRun:
-    """One attempt of the statement `text`: `run` writes changes into `txn`, and may make `view` show `txn`."""
+    """One attempt of the statement `text`, which changes the table of `view` in `txn`."""
 
     def __init__(self, spark: SparkSession, txn: Transaction, view: RegisteredView, text: str) -> None:
         self._spark, self._txn, self._view, self._text = spark, txn, view, text
@@ -529,7 +535,7 @@ class StatementRun:
     def _update(self, statement: UpdateStatement) -> None:
         """Write the rows that an UPDATE changes as upserts into the transaction.
 
-        Raises `InvalidRecords` if it sets key or partition columns.
+        Raises InvalidRecords if it sets key or partition columns.
         """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):

@@ -3,8 +3,7 @@
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
 Each write of a batch is one transaction, whose commit records the query's id, and the numbers of batch and write. A
-write that the table already has is skipped, with the event `left_out` and the result None. A write without rows makes
-no commit.
+write without rows, or that the table already has, is skipped with the event `left_out`.
 
 Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
 without a `stream_id` gets a new checkpoint.
@@ -54,7 +53,7 @@ def batches(
     """Make a function for `foreachBatch` that lets `change` write each batch into a transaction, and commits it once.
 
     After a conflict `change` runs again, up to `retries` times; then the query fails with WriteConflict. `stream_id`
-    defaults to the query's id. The function returns the commit's result, or None without a commit.
+    defaults to the query's id. The function returns None without a commit.
 
     Raises:
         InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes overlap.

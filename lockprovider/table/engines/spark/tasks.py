@@ -1,6 +1,6 @@
 """Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
 
-A task that outlives its transaction removes its files; if it is killed before, a later clean does.
+A task that outlives its transaction removes its files; if killed, a later clean does.
 """
 
 from __future__ import annotations
@@ -52,14 +52,12 @@ T = TypeVar("T")
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a change: the table's columns (null in a delete), key, partition, delete flag."""
+    """The schema of a change: the table's columns (null in a delete), key, partition, delete flag."""
     columns = [column.with_nullable(True) for column in schema]
     return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
 
 def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Batches]:
-    """Make a function that applies `change` to each batch."""
-
     def run(batches: Batches) -> Batches:
         for batch in batches:
             yield from change(pa.Table.from_batches([batch])).to_batches()
@@ -68,8 +66,6 @@ def per_batch(change: Callable[[pa.Table], pa.Table]) -> Callable[[Batches], Bat
 
 
 def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
-    """Make a function that applies `each` to the pieces of `work` whose numbers it gets."""
-
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -98,7 +94,7 @@ def locator(
 
 
 def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
-    """Return a mask of the keys whose hash is in `wanted`, which is ascending."""
+    """A mask of the keys whose hash is in `wanted`, which is ascending."""
     hashed = hashes(keys)
     order = np.argsort(hashed)  # searching ascending hashes is ten times as fast
     ascending, found = hashed[order], np.empty(len(hashed), dtype=np.bool_)
@@ -165,14 +161,12 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
 
 
 def hasher(batches: Batches) -> Batches:
-    """Yield the hashes of each batch's keys (its first column) as one value."""
+    """Yield the hashes of each batch's first column, its keys, as one value."""
     for batch in batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
 
 def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Make a function that adds the columns `KEY` and `PARTITION` to rows."""
-
     def tagged(rows: pa.Table) -> pa.Table:
         _, keys, partitions = writer.keyed_deletes(rows)
         return rows.append_column(KEY, keys).append_column(PARTITION, partitions)
@@ -181,7 +175,6 @@ def tagger(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 
 def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
-    """Make a function that yields each batch's distinct partition paths."""
     return per_batch(lambda rows: pa.table([pc.unique(writer.keyed_deletes(rows)[2])], schema=PARTITIONS))
 
 
@@ -209,11 +202,10 @@ class Numbered:
 
     @property
     def tasks(self) -> int:
-        """Two tasks per group, as groups may share a hash."""
+        """Two Spark tasks per group, as groups may share a hash."""
         return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
     def by_bucket(self, partitions: pa.DictionaryArray, row_buckets: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Return the group of each row by its bucket."""
         groups = {(old.partition, bucket_of(old.file_id)): number for number, old in self.old.items()}
         paths = partitions.dictionary.to_pylist()
         pairs = partitions.indices.to_numpy().astype(np.int64) << _BITS | row_buckets
@@ -223,8 +215,6 @@ class Numbered:
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
-    """Make a function that runs `insert_all`, and yields the files' statistics."""
-
     def run(batches: Batches) -> Batches:
         yield from stats_table(insert_all(writer, batches, within)).to_batches()
 
@@ -293,7 +283,6 @@ def rewriter(
 
 
 def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
-    """Return write statistics as rows."""
     rows = [{name: getattr(stat, name) for name in STATS.names} for stat in stats]
     return pa.Table.from_pylist(rows, schema=STATS)
 

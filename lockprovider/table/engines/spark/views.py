@@ -30,7 +30,7 @@ class RegisteredView:
     native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
-        """List files, and replace the session's view by a table's latest or a transaction's own snapshot."""
+        """List files, and make the session's view show a table's latest or a transaction's own snapshot."""
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 
@@ -52,7 +52,7 @@ def register(
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
     The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
-    `storage_options` are those of a URL, not of a table. Other arguments and errors are as for `read`.
+    `storage_options` are for a URL only. Other arguments and errors are as for `read`.
     """
     if isinstance(source, TableContext) and storage_options is not None:
         raise InvalidInput(f"{source!r} is open: give storage_options with a URL, or leave them out")
@@ -96,7 +96,7 @@ def sql(
 
 
 def _writable_view(spark: SparkSession, name: str) -> RegisteredView:
-    """Return the registered view; raise InvalidInput if none, or not of the whole present table."""
+    """The registered view; InvalidInput if none, or not of the whole present table."""
     views = _VIEWS.get(spark, {})
     view = views.get(name.lower())
     if view is None:

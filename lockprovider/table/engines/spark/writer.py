@@ -1,8 +1,7 @@
 """Writer of the Spark data source: executors write the files, then one commit makes all of them visible, or none.
 
-Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. The
-planning process takes the instant; for a stream, when the writer is pickled, as Spark also makes writers just to
-commit.
+Spark makes and pickles the writer in a planning process, which takes the instant (of a stream when pickling, as Spark
+also makes writers just to commit), and calls `commit` in another process.
 
 Source: Spark's `DataSourceWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -72,8 +71,7 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
     """Create the table; if another writer was faster, open it by `if_exists=append`, return None by `ignore`.
 
-    TableNotFound without record keys; TableExists by `error`, or by `append` if `_check_same` refuses the other's
-    table.
+    TableNotFound without record keys; TableExists by `error`, or by `append` if the other's table has another spec.
     """
     if "record_keys" not in hudi_write.given:
         raise TableNotFound(
@@ -109,7 +107,7 @@ class TaskResult(WriterCommitMessage):
 class WriteJob:
     """A write of the data source, which Spark pickles for its tasks.
 
-    `group` writes the files of the job's instant, `stage` stages rows that `commit` gathers.
+    `group` writes files of the job's instant, `stage` stages rows that `commit` gathers.
     """
 
     options: SparkOptions
@@ -148,7 +146,7 @@ class WriteJob:
     def begin(self) -> Transaction | None:
         """Run `check`, start a transaction with its heartbeat, and set `group`.
 
-        Returns None if `group` is set, the write is ignored, or all rows are gathered.
+        None if `group` is set, the write is ignored, or all rows are gathered.
         """
         if self.group is not None or self.is_ignored:
             return None
@@ -164,7 +162,6 @@ class WriteJob:
 
     @property
     def overwrite(self) -> bool:
-        """Whether the write replaces all rows."""
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
@@ -250,7 +247,6 @@ class BatchWriter(_JobWriter, DataSourceArrowWriter):
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit after all tasks, in a separate process."""
         self.job.commit(_written(messages))
 
     @without_traceback()

@@ -136,9 +136,10 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate a whole stream, with the preset dictionary `like` if it is given.
+    """Inflate a whole stream, with the preset dictionary `like`, if any.
 
-    Raises `Undecodable` beyond `most` bytes or for a stream cut off or followed by bytes, `zlib.error` for others.
+    Raises `Undecodable` beyond `most` bytes or for a stream cut off or followed by bytes, `zlib.error` for malformed
+    bytes.
     """
     inflating = zlib.decompressobj(wbits, like) if like else zlib.decompressobj(wbits)
     data = inflating.decompress(packed, most + 1)

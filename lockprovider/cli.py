@@ -15,7 +15,7 @@ from lockprovider.commands.arguments import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
 from lockprovider.recipes import errors
 
-# Modules imported only when their commands run; their `add_<name>` sets `run`, which returns the exit code.
+# Modules imported only for their commands; their `add_<name>` sets `run`.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "Run a command while this process leads an election."),
     "leader": ("lockprovider.commands.election", "Show the leader of an election."),
@@ -95,10 +95,7 @@ def _late(name: str, module: str) -> Any:
 
 
 def _code(error: Exception) -> int | None:  # noqa: PLR0911 - a table
-    """Map a lock or coordination error to its exit code; None for other errors.
-
-    It tells an unknown outcome, a refusal, and unavailability from bad input.
-    """
+    """Map a lock or coordination error to its exit code; None for other errors."""
     match error:
         case PublishUnknown():
             return UNKNOWN

@@ -11,9 +11,9 @@ from lockprovider.words import iso, until
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Process that holds a lock, for people; `since_ms` is when it acquired the lock (epoch ms).
+    """Process that holds a lock; `since_ms`: when it acquired the lock (epoch ms).
 
-    `command` is the program's name without its arguments, which may be secrets.
+    `command` lacks the arguments, which may be secrets.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     holder = lease.record.holder
@@ -29,20 +29,20 @@ class Holder:
     command: str = ""
 
     def __str__(self) -> str:
-        """Format the holder: `ship, pid 42, user ann, nightly.py`."""
+        """Format `ship, pid 42, user ann, nightly.py`."""
         parts = [self.host, f"pid {self.pid}"]
         parts += [f"user {self.user}"] if self.user else []
         return ", ".join([*parts, self.command] if self.command else parts)
 
 
 def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int) -> str:
-    """Format the holder and its lease: `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
+    """Format `held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
     who = f"{owner} ({holder}, since {iso(holder.since_ms)})" if holder else owner
     return f"held by {who} until {until(valid_until_ms, now_ms)}"
 
 
 class LockError(Exception):
-    """Base class of all errors of the lock.
+    """Base class of the lock's errors.
 
     Where known, `url` names the lock, `owner` and `holder` its holder, and `valid_until_ms` the lease's end (epoch ms).
     """
@@ -66,7 +66,7 @@ class LockError(Exception):
 
 
 class NotAcquired(LockError, TimeoutError):
-    """The lock was not free within the timeout; the attributes describe the last known holder."""
+    """The lock was not free within the timeout; the attributes describe its last known holder."""
 
     next_step = "wait longer (timeout=), or run `lockprovider status {url}`"
 
@@ -105,7 +105,7 @@ class LeaseLost(LockError):
 
 
 class PublishUnknown(LockError):
-    """The publish may be applied, may be applied later by another client, or never will be."""
+    """The publish may be applied, be applied later by another client, or never be."""
 
     next_step = "acquire the lock again, then read the path"
 
@@ -124,11 +124,11 @@ class Unappliable(LockError):
 
 
 class MalformedRecord(LockError, ValueError):
-    """The object at the lock's path is not a lock record."""
+    """The object at the lock's path is no lock record."""
 
 
 class NotPicklable(LockError, TypeError):
-    """The object belongs to the process that made it."""
+    """The object belongs to this process."""
 
 
 class InvalidSettings(LockError, ValueError):

@@ -91,7 +91,6 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.write.lock.client.num_retries",
         "hoodie.write.lock.client.wait_time_ms_between_retry",
         "hoodie.write.num.retries.on.conflict.failures",
-        # Renewal and holder's name of other locks.
         "hoodie.write.lock.heartbeat_interval_ms",
         "hoodie.write.lock.app_id",
         # A commit finds all conflicts under the lock; see `_VALUES`.
@@ -108,7 +107,6 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.write.record.merge.strategy.id",
         "hoodie.write.complex.keygen.new.encoding",
         "hoodie.write.complex.keygen.validation.enable",
-        # Internals of JVM writers.
         "hoodie.write.application.id",
         "hoodie.write.buffer.limit.bytes",
         "hoodie.write.buffer.record.cache.limit",
@@ -153,7 +151,6 @@ WITHOUT_EFFECT = frozenset(
         "hoodie.archive.block.on.latest.clean.ectr",
         "hoodie.archive.delete.parallelism",
         "hoodie.archive.limit.instants",
-        # Other indexes than the simple bucket index.
         "hoodie.index.bloom.fpp",
         "hoodie.index.bloom.num_entries",
         "hoodie.index.name",
@@ -222,9 +219,9 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 
 
 def check(config: Mapping[str, object]) -> None:
-    """Raise `InvalidSettings` for another lock provider, a credential of the store, or a refused key or value.
+    """Raise `InvalidSettings` for another lock provider, an Azure credential, or a refused key or value.
 
-    Also for an unknown key below `OWNED`'s prefixes, or a key that resembles an honoured one.
+    Also for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key. Empty values pass.
     """
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:

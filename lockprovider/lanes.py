@@ -101,7 +101,7 @@ def draw_lanes(
     is_wrong: bool = False,
     elapsed: bool = False,
 ) -> str:
-    """Draw an SVG document: title, `words` (red if `is_wrong`), `lanes` downwards, axis and legend.
+    """Draw an SVG document: title (cut to fit), subtitle `words` (red if `is_wrong`), `lanes` downwards, axis, legend.
 
     `stripes` cross all lanes; `links` join two. The axis has UTC clock times, or milliseconds if `elapsed`.
     """

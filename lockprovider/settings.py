@@ -34,10 +34,9 @@ class LockSettings:
     Attributes:
         validity: how long a lease lives without renewal, at most 100 years
             (`hoodie.write.lock.storage.validity.timeout.secs`).
-        renew: the interval of renewals, by default a tenth of `validity`
-            (`hoodie.write.lock.storage.renew.interval.secs`).
+        renew: interval of renewals, by default a tenth of `validity` (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
-        poll: the longest interval at which a waiting client reads the record
+        poll: longest interval at which a waiting client reads the record
             (`hoodie.write.lock.wait_time_ms_between_retry`); a waiter in the record may sleep up to 4.5 s.
         check_store: whether S3 stores other than Amazon's must prove that they obey conditions: see
             `fsspec_cas.probe.proof.require_safe_for_locks`.
@@ -242,8 +241,8 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 def _settings(values: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
     """Build settings from `values`, whose keys and units `words` names by field.
 
-    Absent ones get defaults, a URL's `renew` a tenth of `validity`. Raises `InvalidSettings` for no number, or one
-    below Hudi's bounds.
+    Absent ones get defaults, a URL's `renew` a tenth of `validity`. Raises `InvalidSettings` for no number, one below
+    Hudi's bounds, or a validity below ten renewals.
     """
     seconds = {field: _seconds(word, values[word.name]) for field, word in words.items() if word.name in values}
     validity, renew, timeout, poll = (seconds.get(field, _DEFAULTS[field]) for field in _FIELDS)

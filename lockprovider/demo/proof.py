@@ -1,8 +1,6 @@
 """The demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
 
-The Spark pipelines and `reference` share no code, and are exact in integers. The order of the jobs does not matter:
-copies of a median do not move a lower median, no job reads values written by protect, and backfill reads a month only
-after its last delivery.
+The Spark pipelines and `reference` share no code, and are exact in integers, in any order of the jobs.
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ def load() -> pa.Table:
 
 
 def plan(months: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Return the deliveries (kind, month)."""
     steps = [("main", months[0])]
     for before, month in pairwise(months):
         steps += [("main", month), ("late", before)]
@@ -103,9 +100,9 @@ def pseudonym(tail: str) -> str:
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with missing air times, and their arrival delays, filled by the lower median of route and month.
+    """Return rows with missing air times, and their arrival delays, filled by their route and month's lower median.
 
-    Leaves cancelled flights.
+    Leaves cancelled flights, and those without a median.
     """
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])
@@ -146,7 +143,6 @@ class Comparison:
 
 
 def compare(actual: pa.Table, expected: pa.Table) -> Comparison:
-    """Compare `expected`'s columns, rows in any order."""
     actual = actual.select(expected.column_names).cast(expected.schema)
     have, want = (Counter(zip(*(c.to_pylist() for c in table.columns), strict=True)) for table in (actual, expected))
     missing, surplus = (tuple(sorted(rows.elements(), key=str)) for rows in (want - have, have - want))
@@ -164,7 +160,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs; also uses fsspec's, the environment's and botocore's options."""
+    """Read the newest snapshot by hudi-rs, with options of fsspec, the environment and botocore, too."""
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():

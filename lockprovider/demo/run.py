@@ -1,7 +1,4 @@
-"""Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report.
-
-Each pipeline computes its remaining work from the metadata of completed commits.
-"""
+"""Runs the demo: Spark pipelines as processes, a conductor that follows them, its picture and its report."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ class Done:
 
 
 def to_protect(history: Sequence[Done]) -> list[int]:
-    """Return months with an unprotected delivery, newest last; `history` is by completion."""
+    """Return months with an unprotected delivery, newest last."""
     last = {commit.month: commit.completion for commit in history if commit.role == "ingest"}
     protected = {commit.month: commit.detail for commit in history if commit.role == "protect"}
     return sorted((month for month in last if last[month] > protected.get(month, "")), key=last.__getitem__)
@@ -128,7 +125,7 @@ class Worker:
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """Read the demo's commits, by completion time; with `txn` those of its snapshot."""
+        """Read the demo's commits, by completion time, without other writers'; with `txn` those of its snapshot."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         extras = ((commit.completion or "", dict(self.table.metadata_of(commit).extra)) for commit in timeline.writes)
         commits = [
@@ -139,8 +136,6 @@ class Worker:
         return sorted(commits, key=lambda commit: commit.completion)
 
     def commit(self, month: int, write: Callable[[TableTransaction], str]) -> None:
-        """Run a transaction; `write` returns the `detail`."""
-
         def work(txn: TableTransaction) -> None:
             detail = write(txn)
             txn.extra.update({"demo.role": self.role, "demo.month": str(month), "demo.detail": detail})
@@ -295,7 +290,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """Processes of the demo, started by `with`, whose end kills them."""
+    """Processes of the demo from the begin of `with` to its end."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -326,7 +321,8 @@ class Processes:
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
         """Yield messages by role, and a `Death` for each failed process, until all have ended; end process groups.
 
-        Sends `go` after each one's first, a dead role to the others, `alone` to the compactor.
+        Sends "go" to all after each one's first message or end, a failed role to the rest, "alone" to a compactor left
+        alone.
         """
         starting = set(self.running)
         while self.running:
@@ -359,7 +355,6 @@ class Processes:
 
 
 def _end(process: SpawnProcess) -> None:
-    """End a process and its group, such as its JVM."""
     process.join(GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid or 0, signal.SIGKILL)
@@ -451,7 +446,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Set the role's step, or add an event to its track, if any; mark a rolled-back instant in all tracks with it."""
+    """Set the role's step, or add an event to its track, if it has one; mark a rolled-back instant in every track."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -509,7 +504,7 @@ def _story(attempt: Attempt, role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of one run; `trouble`: why hudi-rs cannot read the table."""
+    """Result of a run; `trouble`: why hudi-rs cannot read the table."""
 
     url: str
     tracks: tuple[Track, ...]
@@ -651,7 +646,7 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
 
 
 def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
-    """Roll back dead pipelines' writes, after their heartbeats have expired, by an empty append."""
+    """Wait until dead pipelines' heartbeats have expired; roll them back by an empty append."""
     complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
     ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000

@@ -1,7 +1,4 @@
-"""Errors of tables. README.md, "Errors", says what a caller does about each.
-
-Every message names the bad value and the next step.
-"""
+"""Errors of tables; README.md, "Errors", says what a caller does about each."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from lockprovider.bounded import Undecodable
 
 
 class TableError(Exception):
-    """Base class of the errors that this package raises on purpose."""
+    """Base class of the errors of tables."""
 
 
 class TableNotFound(TableError):
@@ -26,11 +23,11 @@ class TableExists(TableError):
 
 
 class TableReplaced(TableError):
-    """Another table was made at this table's URL since it was opened; nothing was changed."""
+    """Another table was made at this URL since this one was opened; nothing was changed."""
 
 
 class UnsupportedTable(TableError):
-    """The table has a feature that is unsafe or impossible here (version, type, metadata table, ...)."""
+    """The table has a feature that is unsafe or impossible here."""
 
 
 class UnsupportedSchema(TableError):
@@ -52,10 +49,10 @@ class Misfit:
 
     Attributes:
         path: the field: `column.field`, `.element` of a list, `.key` and `.value` of a map.
-        given: the field's type; empty for a missing field.
-        wanted: the table's type; empty for a field that the table does not have.
-        text: the fault and the next step; `{at}` stands for the value and the row.
-        row: the first row that does not fit; None if the types alone show it.
+        given: its type; empty for a missing field.
+        wanted: the table's type; empty for a field that it does not have.
+        text: the fault and the next step; `{at}` stands for value and row.
+        row: the first that does not fit; None if the types alone show it.
     """
 
     path: str
@@ -67,33 +64,34 @@ class Misfit:
 
     @classmethod
     def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
-        """Build a type's misfit."""
+        """A type's misfit."""
         return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
 
     @classmethod
     def of_value(cls, path: str, given: str, wanted: str) -> Misfit:
-        """Build the misfit of a value that a cast changes."""
+        """The misfit of a value that a cast changes."""
         return cls.types(path, given, wanted, _ADVICE.get((given, wanted), "cast it, or give it a wider column"))
 
     @classmethod
     def repeated(cls, path: str, kind: str) -> Misfit:
-        """Build the misfit of a repeated map key."""
+        """A repeated map key's misfit."""
         return cls(
             path, kind, kind, f"{path}: equal keys in one map{{at}}; many readers keep one of them: drop the other"
         )
 
     @classmethod
     def missing(cls, path: str, wanted: str) -> Misfit:
-        """Build a missing field's misfit."""
+        """A missing field's misfit."""
         return cls(
             path, "", wanted, f"{path} is missing, of type {wanted}; add it, with nulls if that is what is meant"
         )
 
     @classmethod
     def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
-        """Build the misfit of a field that the table lacks.
+        """Misfit of a field that the table lacks.
 
-        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one that differs only by case.
+        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one in other upper or lower
+        case.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
@@ -106,16 +104,16 @@ class Misfit:
 
     @classmethod
     def null(cls, path: str, wanted: str) -> Misfit:
-        """Build a null's misfit."""
+        """A null's misfit."""
         return cls(path, wanted, wanted, f"{path}: null does not fit {wanted} not null{{at}}; give it a value")
 
     @classmethod
     def twice(cls, path: str) -> Misfit:
-        """Build a repeated name's misfit."""
+        """A repeated name's misfit."""
         return cls(path, "", "", f"{path} comes twice; rename one")
 
     def at(self, row: int, value: object) -> Misfit:
-        """Return this misfit with its row."""
+        """The misfit with its row."""
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
@@ -162,7 +160,7 @@ class WriteConflict(TableError):
     Attributes:
         instant: begin time of the instant that lost.
         lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore; `ARCHIVED` if
-            it is unknown, since it was archived.
+            it was archived since.
         file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
         keys: the record keys that both inserted, if keys are checked.
     """
@@ -194,32 +192,32 @@ class WriteConflict(TableError):
 
 
 class AlreadyCommitted(TableError):
-    """The table already contains this batch of this stream; nothing was written again."""
+    """The table already contains this batch; nothing was written again."""
 
 
 class WrongCheckpoint(TableError):
-    """The stream continues from another checkpoint than the table's commits record; nothing was written."""
+    """The stream continues from another checkpoint than the table records; nothing was written."""
 
 
 class Aborted(TableError):
-    """This instant can no longer be completed: its heartbeat expired, it was rolled back, or the table changed."""
+    """This instant can no longer complete: its heartbeat expired, it was rolled back, or the table changed."""
 
 
 class PropertiesChanged(Aborted):
-    """The table's properties changed before the transaction wrote anything; a retry uses the new ones."""
+    """The table's properties changed before the transaction wrote; a retry uses the new ones."""
 
 
 class HistoryGone(TableError):
-    """The table cannot be read at that time: its files were cleaned, or it did not exist yet."""
+    """The table cannot be read at that time: files were cleaned, or it did not exist yet."""
 
     @classmethod
     def with_file(cls, path: str) -> HistoryGone:
-        """Build the error for a removed file."""
+        """Error of a removed file."""
         return cls(f"{path!r} was cleaned before it was read; read again, from a fresh snapshot")
 
 
 class Corrupt(TableError):
-    """A file of the table cannot be read or parsed; the message names the file, where it is known."""
+    """A file of the table cannot be parsed; the message names it, where known."""
 
 
 _SHORT = 200
@@ -227,9 +225,9 @@ _SHORT = 200
 
 @contextmanager
 def undamaged(text: str) -> Iterator[None]:
-    """Raise `Corrupt` from any error of the block, except a `TableError`; the block must only decode bytes.
+    """Raise `Corrupt` from any error of the block but a `TableError`; the block must only decode bytes.
 
-    `text` names the file and its fault.
+    `text`, for the message, names the file and its fault.
     """
     try:
         yield

@@ -69,7 +69,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Mode(str, Enum):
-    """How writers share a table: a single writer, optimistic conflict checks, or non-blocking log writes."""
+    """How writers share a table: alone, with conflict checks, or by non-blocking log writes."""
 
     SINGLE_WRITER = "single_writer"
     OPTIMISTIC = OPTIMISTIC
@@ -77,10 +77,9 @@ class Mode(str, Enum):
 
 
 class FailedWrites(str, Enum):
-    """Time at which the files of a failed writer are rolled back.
+    """When a failed writer's files are rolled back.
 
-    LAZY: another writer rolls them back once the heartbeat is too old. EAGER: the next write does, even if their writer
-    lives.
+    LAZY: by another writer, once the heartbeat is too old. EAGER: by the next write, even if their writer lives.
     """
 
     LAZY = "LAZY"
@@ -89,7 +88,7 @@ class FailedWrites(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSettings:
-    """The heartbeat intervals, by default Hudi's.
+    """Heartbeats, by default as Hudi's.
 
     Attributes:
         interval_s: `hoodie.client.heartbeat.interval_in_ms`, in seconds.
@@ -104,16 +103,16 @@ class HeartbeatSettings:
 
     @property
     def tolerance_s(self) -> float:
-        """The seconds after its last beat at which a writer is dead."""
+        """Seconds after its last beat at which a writer is dead."""
         return self.interval_s * self.misses
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Index settings given to a writer, which must agree with the table's own index.
+    """A writer's index settings, which must agree with the table's own index.
 
     Attributes:
-        kind: `hoodie.index.type`, upper case. Every kind but BUCKET looks keys up in the same way.
+        kind: `hoodie.index.type`, upper case. All but BUCKET are alike.
         buckets: `hoodie.bucket.index.num.buckets`.
         fields: `hoodie.bucket.index.hash.field`.
     """
@@ -147,29 +146,28 @@ class TableSettings:
 
     Attributes:
         mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
-            buckets and an ordering column: writes that read nothing conflict with no others. README.md,
-            "Non-blocking writers", has what is NOT promised.
+            buckets and an ordering column: writes that read nothing conflict with no others. README.md, "Non-blocking
+            writers", has what is NOT promised.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: the rule for which other writes a write loses to (see `conflict`).
-        retention: the default for what a clean keeps.
-        archival: the default for how many commits an archival leaves on the timeline.
+        retention: what a clean keeps by default.
+        archival: how many commits an archival leaves on the timeline by default.
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
             It lists all files.
         compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
             never.
         clustering: the same for clustering, on tables without buckets.
-        index: the expected index of the table; None: any.
-        check_keys: whether a commit compares its new keys with keys that others inserted since its snapshot.
+        index: the table's expected index; None: any.
+        check_keys: whether a commit compares its new keys with those that others inserted since its snapshot.
         carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
             `hoodie.write.rolling.metadata.keys`). Each commit copies these keys, under the lock, from the last commit
-            that has some.
-        read_from_metadata: whether reads take the list of files from the metadata table. Worthwhile from about 50,000
-            files on.
+            with some.
+        read_from_metadata: whether reads list files by the metadata table. Worthwhile from about 50,000 files on.
         write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`); None:
             as the table's properties say.
 
     Raises:
-        InvalidSettings: EAGER together with several writers, or an archival that would keep nothing.
+        InvalidSettings: a setting has the wrong kind or contradicts others.
 
     >>> settings = TableSettings(mode="single_writer", retention=KeepCommits(24))
     """
@@ -222,19 +220,19 @@ class TableSettings:
 
     @property
     def is_eager(self) -> bool:
-        """Whether every pending write of other writers counts as failed."""
+        """Whether other writers' pending writes count as failed."""
         return self.mode is Mode.SINGLE_WRITER and self.failed_writes in (None, FailedWrites.EAGER)
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
-        """Read the settings of a JVM writer from its configuration; keys that do not matter here are ignored.
+        """Read a JVM writer's settings from its configuration; keys that do not matter here are ignored.
 
         Missing keys have Hudi's defaults, so the default mode is `single_writer`; but without
         `hoodie.archive.automatic` no archival follows a commit, and without `hoodie.metadata.enable` the table's
         properties decide.
 
         Raises:
-            InvalidSettings: another lock provider, a misspelt key, or an unsupported feature; names key and value.
+            InvalidSettings: another lock provider, a misspelt key, or an unsupported value or feature.
 
         >>> TableSettings.from_hudi({"hoodie.cleaner.commits.retained": "24"}).retention
         KeepCommits(commits=24)
@@ -263,7 +261,7 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return the settings, or the defaults for None."""
+    """Return `settings`, or the defaults for None."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):
@@ -272,7 +270,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise `InvalidSettings` unless `policy` keeps one commit or version at least, or a finite time."""
+    """Raise `InvalidSettings` unless `policy` keeps one commit or version at least, or a finite time, even 0 hours."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             is_possible = isinstance(least, int) and least >= 1
@@ -324,7 +322,7 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
-    """Read the expected index; None without a kind. `InvalidSettings`: buckets of an engine but SIMPLE."""
+    """Read the expected index; None without a kind. `InvalidSettings`: no number of buckets, or engine but SIMPLE."""
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
         return None
@@ -361,7 +359,7 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings, by default with Hudi's sizes; None unless inline, but checked."""
+    """Read the clustering settings, by default with Hudi's sizes; None unless `inline` is true, but checked."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),

@@ -36,9 +36,8 @@ class TableSpec:
     Attributes:
         schema: the columns, without Hudi's meta columns; or rows with these columns (a DataFrame, a pyarrow Table).
         record_keys: the columns that together identify a row. A single text names one column, here and below.
-        partition_by: the columns whose values make the folders; empty for none.
-        ordering: the column that decides between two rows with one key: the higher value wins. None: the later commit
-            wins.
+        partition_by: the columns whose values make the folders.
+        ordering: the column whose higher value wins between two rows with one key. None: the later commit wins.
         hive_style: name folders `month=1` instead of `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
             `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value.
@@ -94,7 +93,7 @@ class TableSpec:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets=..., the file groups in each partition")
 
     def with_index(self, index: IndexSettings | None) -> TableSpec:
-        """Add the bucket index of `index` if this spec has none, as a JVM writer does."""
+        """Return this spec with the bucket index of `index`, if it has none."""
         if self.buckets is not None or index is None or index.kind != BUCKET:
             return self
         return replace(self, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
@@ -154,7 +153,7 @@ def _schema(source: Any) -> pa.Schema:
 
 
 def named_columns(argument: str, value: object) -> tuple[str, ...]:
-    """A single text is one name. Raises `InvalidRecords`."""
+    """Return the names as a tuple, one text as one name. Raises `InvalidRecords` for others or repeated names."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidRecords(f"{argument}={value!r} must be names of columns, each once, e.g. {argument}=('id',)")

@@ -51,7 +51,7 @@ from lockprovider.table.transaction.transaction import (
 
 
 class Table(TableContext):
-    """An opened table that many writers share. Thread-safe: transactions are independent of each other.
+    """An opened table that many writers share. Thread-safe.
 
     Promised:
 
@@ -59,6 +59,7 @@ class Table(TableContext):
       `WriteConflict`, and none of its changes becomes visible.
     - A commit is one atomic create.
     - A writer that dies leaves nothing visible, and other writers clean up after it.
+    - Services (`clean` and those below) are safe to repeat. A dry run writes nothing, and returns what it would do.
 
     NOT promised:
 
@@ -71,11 +72,10 @@ class Table(TableContext):
         InvalidInput: an argument has the wrong kind, or a version is none (see `version`).
         WriteConflict: by writes: all `retries` + 1 tries lost to other writers of the same file groups.
         Aborted: by writes: the heartbeat expired, or another writer rolled this write back.
-        NotAcquired, LeaseLost, PublishUnknown: by writes and services (`clean` and those below it): the lock failed.
-            After `PublishUnknown` the change may be visible.
+        NotAcquired, LeaseLost, PublishUnknown: by writes and services: the lock failed. After `PublishUnknown` the
+            change may be visible.
         UnsupportedTable: by writes and services: the table cannot be written here.
-        VersionMismatch: by `restore` and changes of the properties: a writer without the lock changed them at the same
-            moment; try again.
+        VersionMismatch: by `restore` and changes of the properties: a writer without the lock changed them meanwhile.
         Fenced: by writes, `clean`, `archive`, `restore`, compactions and clusterings `under` a fence: a newer epoch has
             committed.
 
@@ -100,8 +100,8 @@ class Table(TableContext):
     ) -> Table:
         """Create a table with one empty commit that carries its schema, and make it shared (see `share`).
 
-        `exist_ok`: open an existing table instead, if its key, partitions and their folders, ordering, type and buckets
-        equal those of `spec`.
+        `exist_ok`: open an existing table instead, if key, partitions and their folders, ordering, type and buckets fit
+        `spec`.
 
         Raises:
             TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.
@@ -127,7 +127,7 @@ class Table(TableContext):
 
     @property
     def version(self) -> str:
-        """The version of the table: the completion time of its last commit, 17 digits of UTC; empty without commits.
+        """The completion time of the last commit, 17 digits of UTC; empty without commits.
 
         Each access reads the timeline. `as_of`, `changes`, `savepoint` and `restore` accept a version, and mean the
         table after that commit. They also accept:
@@ -143,7 +143,7 @@ class Table(TableContext):
         return latest_checkpoint(self.timeline(), Order.COMPLETION)
 
     def history(self) -> CommitHistory:
-        """List all completed writes on the timeline, by completion time; archived ones are not included.
+        """List the timeline's completed writes, by completion time; archived ones are not included.
 
         >>> [commit.operation for commit in table.history()]  # the first has made the columns known
         ['UPSERT', 'INSERT']
@@ -153,8 +153,7 @@ class Table(TableContext):
     def snapshot(self, timeline: Timeline | None = None, *, as_of: PointInTime = None) -> Snapshot:
         """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
-        With `timeline` the snapshot may name files that a clean has removed; without it, the read repeats if that
-        happens.
+        With `timeline` it may name files that a clean has removed; without, the read then repeats.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -176,16 +175,15 @@ class Table(TableContext):
         """Describe a read of rows, now or as of a moment; sends no request. The methods of `Scan` read.
 
         Args:
-            columns: columns to read, Hudi's own ones allowed; None: all but Hudi's own.
+            columns: columns to read, Hudi's own ones allowed; None: all others.
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
                 of tuples.
             partitions: paths of partitions, as folders are named.
             as_of: a version, see `version`; `AsOf` has Hudi's own meaning of a time.
-            read_optimized: read only the base files of a merge-on-read table: quicker, and as old as the last
-                compaction of each file group.
+            read_optimized: read only base files: quicker, and as old as each file group's last compaction.
 
         Raises:
-            InvalidInput: an argument has the wrong kind. Methods of the scan raise it for an unknown column or time.
+            InvalidInput: an argument has the wrong kind; by methods of the scan: a column or time is unknown.
             HistoryGone: by methods of the scan: that moment cannot be read (any more).
             UnsupportedTable: by methods of the scan: the table has log files, and an unknown way to merge rows.
 
@@ -208,7 +206,7 @@ class Table(TableContext):
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
     ) -> int:
-        """Count rows; short for `scan(None, ...).count()`."""
+        """Short for `scan(None, ...).count()`."""
         return self.scan(None, filter, partitions, as_of).count()
 
     def changes(
@@ -225,11 +223,11 @@ class Table(TableContext):
         Pass the `checkpoint` of one call as `after` to the next: no change is then missed or repeated.
 
         Args:
-            after: a checkpoint or a version; None: from the beginning, with every row as an insert.
-            until: a version; None for the last commit.
+            after: a checkpoint or a version; None: from the beginning, every row an insert.
+            until: a version; None: the last commit.
             order: `completion`, `fenced` or `begin`, see `Order`.
-            columns: columns to read; None: all but Hudi's own. The operation always comes first.
-            partitions: paths of partitions; all if None.
+            columns: columns to read, after the operation; None: all but Hudi's own.
+            partitions: paths of partitions; None: all.
 
         Raises:
             HistoryGone: files were cleaned or commits archived since `after`, the table was restored, or `after` is the
@@ -260,12 +258,12 @@ class Table(TableContext):
 
         Args:
             rows: the new rows.
-            retries: retries after conflicts; default 3, and 0 for a reader, for which more raise `InvalidRecords`.
-            extra: texts stored in the commit's metadata.
+            retries: after conflicts; default 3, and 0 for a reader, for which more raise `InvalidRecords`.
+            extra: texts for the commit's metadata.
             check_keys: whether the keys must be new to the table; None: as in the settings.
 
         Raises:
-            DoesNotFit: a field is unknown to the table, has a type that does not fit, or has a value that would change.
+            DoesNotFit: a field is unknown, or its type does not fit, or a value would change.
             InvalidRecords: a key is null, comes twice in `rows` or (if checked) exists in the table.
             UnsupportedSchema: a DataFrame's column has no Arrow type.
 
@@ -282,7 +280,7 @@ class Table(TableContext):
         def insert(txn: Transaction) -> None:
             nonlocal converted
             if isinstance(converted, pa.RecordBatchReader) and txn.config.bucket_index is not None:
-                # The function runs again if the table's properties changed, but a reader can be read only once.
+                # `insert` may run again, but a reader can be read only once.
                 converted = converted.read_all()
             arrow.insert(txn, converted)
 
@@ -299,13 +297,13 @@ class Table(TableContext):
     ) -> CommitResult:
         """Insert rows, or replace them if their key is in the same partition; and delete the keys in `deletes`.
 
-        The rows have all columns of the table. Of several rows with one key, the highest value in the ordering field
-        wins, also against the stored row; without an ordering field the last row. A key in both arguments is deleted.
-        With `check_keys`, a key that another writer inserted since the snapshot is a conflict. Other arguments: see
+        The rows have all columns of the table. Of several rows with one key, stored ones too, the highest value in the
+        ordering field wins; without an ordering field the last row. A key in both arguments is deleted. With
+        `check_keys`, a key that another writer inserted since the snapshot is a conflict. Other arguments: see
         `append`.
 
         Raises:
-            InvalidRecords, UnsupportedSchema: as for `append`; also for a missing column.
+            InvalidRecords, UnsupportedSchema: as `append`; also for a missing column.
 
         >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
         >>> done.updated, done.inserted
@@ -351,7 +349,7 @@ class Table(TableContext):
         conflict. `retries`, `extra`: see `append`.
 
         Raises:
-            InvalidRecords, UnsupportedSchema: as for `append`; also for a row of another partition.
+            InvalidRecords, UnsupportedSchema: as `append`; also for a row of another partition.
 
         >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
         >>> sorted(table.to_arrow().column("id").to_pylist())
@@ -361,7 +359,7 @@ class Table(TableContext):
         return transact(self, write, retries=retries, extra=extra)
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
-        """Add columns in a commit of their own. Older rows have nulls in them; no file is rewritten.
+        """Add columns, null in older rows, in a commit of their own; no file is rewritten.
 
         Add a field inside a column by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a wider
         struct. You cannot drop, rename or retype a column. Writers that began before this commit and commit after it
@@ -382,7 +380,7 @@ class Table(TableContext):
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
-        Without `with`, call `commit()` or `rollback()`. Use `transact` for retries. `pinned=False`: take the snapshot
+        Without `with`, call `commit()` or `rollback()`. For retries use `transact`. `pinned=False`: take the snapshot
         at the first read or write.
 
         >>> with table.transaction() as txn:
@@ -405,7 +403,7 @@ class Table(TableContext):
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
         `fn` may run `retries` + 1 times and, if `retries` is above 0, again if the table's properties changed before
-        its first write. It must read only from its transaction. `extra`: see `append`. `check_keys`: see `upsert`.
+        its first write. It must read only from its transaction. `extra`: see `append`; `check_keys`: see `upsert`;
         `pinned`: see `transaction`.
 
         Raises:
@@ -423,7 +421,7 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
-        Also compacts the metadata table if due. The watcher is notified of a failed service, whose error is not raised.
+        Also compacts the metadata table if due. A failed service raises nothing; the watcher is notified.
 
         >>> table.run_inline_services()  # nothing, by default
         """
@@ -432,10 +430,9 @@ class Table(TableContext):
             inline.run_due(self)
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-        """Remove files that no reader needs any more (default: by the settings' retention). Safe to repeat.
+        """Remove files that no reader needs any more (default: by the settings' retention).
 
-        Finishes the plans of dead cleaners first, and returns these results, too. Plans nothing while another cleaner
-        runs. `dry_run`: write nothing, and return what would be removed.
+        Finishes dead cleaners' plans first, and returns these results, too. Plans nothing while another cleaner runs.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -448,11 +445,11 @@ class Table(TableContext):
     def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
-        Scheduled compactions that no executor runs come first. `dry_run`: write nothing, and return what would be
-        scheduled.
+        Scheduled compactions without an executor come first; `dry_run` returns only the next plan.
 
         Raises:
             UnsupportedTable: the table is copy-on-write.
+            HistoryGone, Aborted: as `run_compaction`.
 
         >>> len(logs.compact())
         1
@@ -460,7 +457,7 @@ class Table(TableContext):
         return compaction.compact_table(self, dry_run=dry_run)
 
     def schedule_compaction(self) -> str | None:
-        """Write a compaction plan for another process to run; returns its begin time, None if nothing is to be merged.
+        """Write a compaction plan for any process to run; returns its begin time, None if there is nothing to merge.
 
         >>> instant = logs.schedule_compaction()
         """
@@ -478,12 +475,10 @@ class Table(TableContext):
         return compaction.run_compaction(self, instant)
 
     def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Remove a scheduled compaction from the timeline; returns the removed begin times. No row changes.
-
-        With `hours` instead of an instant, remove all that were scheduled that long ago and that no executor runs.
+        """Remove a scheduled compaction, or all that are `hours` old without an executor; returns their begin times.
 
         Raises:
-            InvalidInput: not exactly one of the two is given, or `hours` is not a number above 0.
+            InvalidInput: not exactly one of the two is given, or `hours` is not above 0.
             HistoryGone: no such compaction exists.
             Aborted: an executor is running it.
 
@@ -502,19 +497,20 @@ class Table(TableContext):
     ) -> tuple[ClusteringResult, ...]:
         """Join small files of each partition into larger ones, with sorted rows, while writers go on elsewhere.
 
-        Scheduled clusterings that no executor runs come first. A write to a file group that is being clustered loses;
-        with `prefer_writer` the clustering loses instead.
+        Scheduled clusterings without an executor come first; `dry_run` returns only the next plan. A write to a file
+        group that is being clustered loses; with `prefer_writer` the clustering does.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
-            target_file_bytes: about the size of a new file, in bytes.
+            target_file_bytes: about the size of a new file.
             small_file_bytes: files below this size are joined, if a partition has two (default: half of the target).
-            dry_run: write nothing, and return what would be scheduled first.
+            dry_run: see `Table`.
 
         Raises:
             InvalidInput: a column does not exist, or a size is invalid.
             UnsupportedTable: the table has buckets: nothing to join.
-            WriteConflict: a write was faster, or is preferred; the clustering changed no row.
+            WriteConflict: a write was faster, or is preferred; this clustering changed no row.
+            HistoryGone, Aborted: as `run_clustering`.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> plans = table.cluster(sort_by=["id"])
@@ -544,7 +540,7 @@ class Table(TableContext):
         """Run a scheduled clustering, also one of JVM Hudi, or continue one whose executor died.
 
         Raises:
-            HistoryGone, Aborted: as for `run_compaction`.
+            HistoryGone, Aborted: as `run_compaction`.
             WriteConflict: a write was faster, or is preferred; the plan was removed.
 
         >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
@@ -554,9 +550,7 @@ class Table(TableContext):
         return clustering.run_clustering(self, instant)
 
     def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Remove a scheduled clustering from the timeline; returns the removed begin times. No row changes.
-
-        `hours` and errors are those of `unschedule_compaction`.
+        """Remove scheduled clusterings as `unschedule_compaction` removes compactions.
 
         >>> table.unschedule_clustering(hours=24)
         ()
@@ -564,10 +558,9 @@ class Table(TableContext):
         return clustering.unschedule_clustering(self, instant, hours)
 
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-        """Move the oldest instants off the timeline (default: by the settings' `archival`). Safe to repeat.
+        """Move the oldest instants off the timeline (default: by the settings' `archival`).
 
-        If there is something to archive, rolls back dead writers first. `dry_run`: write nothing, and return what would
-        be archived if no writer is dead.
+        If any is due, rolls back dead writers first; `dry_run` takes them for living.
 
         Raises:
             InvalidSettings: `keep` is impossible.
@@ -578,7 +571,7 @@ class Table(TableContext):
         return archive.archive(self, keep, dry_run=dry_run)
 
     def sweep(self) -> tuple[str, ...]:
-        """Roll back dead writers, finish dead rollbacks, restores, cleans; returns their begin times. Safe to repeat.
+        """Roll back dead writers, finish dead rollbacks, restores, cleans; returns their begin times.
 
         Also removes clusterings that a dead process was to run itself, old heartbeats with their markers, intents of
         dead writers, and checkpoints of ended logs. Other scheduled services stay.
@@ -591,7 +584,7 @@ class Table(TableContext):
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
 
-        Safe to repeat until it succeeds.
+        Repeat it until it succeeds.
 
         Raises:
             HistoryGone: no such pending write exists.
@@ -605,10 +598,10 @@ class Table(TableContext):
         rollback.roll_back_dead(self, instant, force=force)
 
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
-        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`. Safe to repeat.
+        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
 
         An existing savepoint stays unchanged. Returns the commit's begin time, which names the savepoint in Hudi, and
-        which `version` arguments accept.
+        is a version.
 
         Raises:
             HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
@@ -632,7 +625,7 @@ class Table(TableContext):
         return clean.savepoints(self, self.timeline())
 
     def delete_savepoint(self, version: TableVersion) -> bool:
-        """Delete a commit's savepoint, so that its files may be cleaned; returns False if it has none. Safe to repeat.
+        """Delete a commit's savepoint, so that its files may be cleaned; returns False if it has none.
 
         Raises:
             HistoryGone: no such commit exists.
@@ -643,10 +636,10 @@ class Table(TableContext):
         return clean.delete_savepoint(self, version)
 
     def restore(self, version: TableVersion) -> RestoreResult:
-        """Undo every commit that completed after `version`; the result lists them. Safe to repeat.
+        """Undo every commit that completed after `version`; the result lists them.
 
-        Also removes pending writes, a metadata table, and the epochs of these commits. NOT promised: anything, if JVM
-        writers run at the same time.
+        Also removes pending writes, a metadata table, and these commits' epochs. NOT promised: anything, if JVM writers
+        run at the same time.
 
         Raises:
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
@@ -663,7 +656,7 @@ class Table(TableContext):
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
         """Record in the properties that a JVM writer made buckets, or that an empty table shall have them.
 
-        Reads all keys of the table first. Safe to repeat.
+        Reads all keys of the table first.
 
         Raises:
             UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
@@ -675,11 +668,11 @@ class Table(TableContext):
         share.adopt_bucket_index(self, buckets, bucket_by)
 
     def share(self, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
-        """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes. Safe to repeat.
+        """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes.
 
         A running JVM job that began without the lock takes none until its restart. A transaction in progress ends with
-        `Aborted`. If writers here keep a metadata table's listing, its statistics are deleted. `dry_run`: write
-        nothing. `all_in_utc`: confirm that all writers ran in UTC; a copy of a table with local times needs it.
+        `Aborted`. If writers here keep a metadata table's listing, its statistics are deleted. `all_in_utc`: confirm
+        that all writers ran in UTC; a copy of a table with local times needs it.
 
         Raises:
             Aborted: a write is pending, whose writer may be building what this removes; nothing was changed.
@@ -690,10 +683,9 @@ class Table(TableContext):
         return share.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-        """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them. Safe to repeat.
+        """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them.
 
-        Stop all other writers first: a single JVM writer takes no lock, and rolls back every pending write. `dry_run`:
-        write nothing.
+        Stop all other writers first: a single JVM writer takes no lock, and rolls back every pending write.
 
         Raises:
             Aborted: a write is pending; nothing was changed.
@@ -704,10 +696,10 @@ class Table(TableContext):
         return share.unshare(self, dry_run=dry_run)
 
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
-        """Find faults of the table, with the next step for each; nothing is written.
+        """Find faults of the table, with the next step for each; writes nothing.
 
         Works on tables that cannot be written here, too; `lockprovider table doctor URL` also on those that cannot be
-        opened. `keys`: also read all record keys in base files, and count keys that are in several file groups.
+        opened. `keys`: also read all record keys, and count those in several file groups.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []
@@ -715,7 +707,7 @@ class Table(TableContext):
         return tuple(finding for _, _, findings in diagnose(self, keys=keys) for finding in findings)
 
     def set_visibility(self, visibility: str) -> None:
-        """Make commits appear `"ordered"` or `"unordered"`: see `TableSpec.visibility`. Safe to repeat.
+        """Make commits appear `"ordered"` or `"unordered"`: see `TableSpec.visibility`.
 
         A transaction in progress ends with `Aborted`, as after every change of the properties.
 
@@ -724,7 +716,7 @@ class Table(TableContext):
         share.set_visibility(self, visibility)
 
     def retire_metadata_table(self) -> int:
-        """Stop using JVM Hudi's metadata table and delete it; returns how many files it had. Safe to repeat.
+        """Stop using JVM Hudi's metadata table and delete it; returns how many files it had.
 
         JVM writers in Spark do not make a new one; for others (HoodieStreamer, Flink, Java) set
         `hoodie.metadata.enable=false` first.

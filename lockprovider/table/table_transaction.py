@@ -60,7 +60,7 @@ class TableTransaction(TransactionHandle):
     def append(self, rows: Rows) -> None:
         """Add rows at the commit, like `Table.append`; only more appends may follow.
 
-        The rows stay in memory until the commit, as those of `upsert` and `overwrite` do.
+        Until then they stay in memory, as those of `upsert` and `overwrite` do.
 
         >>> with txn:
         ...     txn.append(pa.table({"id": [3], "city": ["ulm"]}))
@@ -70,7 +70,9 @@ class TableTransaction(TransactionHandle):
         self._add_rows("append", as_table(rows, lambda: self._schema), "null")
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
-        """Insert or replace rows at the commit, like `Table.upsert`; upserts and then deletes may follow.
+        """Insert or replace rows, and delete the keys in `deletes`, at the commit, like `Table.upsert`.
+
+        Further upserts may follow unless keys were deleted, then deletes.
 
         Raises:
             InvalidRecords: `delete`, `deletes`, an append or overwrite came before; else as `Table.upsert`.
@@ -91,7 +93,7 @@ class TableTransaction(TransactionHandle):
     def delete(self, keys: Rows | Where) -> None:
         """Delete rows at the commit, like `Table.delete`: by key, or by a condition on the rows at its begin, read now.
 
-        No delete can follow an append or an overwrite.
+        No delete can follow an append or overwrite.
 
         >>> with txn:
         ...     txn.delete("city = 'ulm'")
@@ -103,7 +105,7 @@ class TableTransaction(TransactionHandle):
         self._keys.append(found)
 
     def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
-        """Replace all rows of the table, or of `partitions`, at the commit; once a transaction, without other writes.
+        """Replace all rows of the table, or of `partitions`, at the commit; the transaction's only write.
 
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit, or the transaction has other writes.
@@ -144,14 +146,14 @@ class TableTransaction(TransactionHandle):
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Write all changes and make them visible for good; `conflicts`, the number before, goes into the result.
 
-        Afterwards runs the inline services that are due. A repeated call writes nothing again.
+        Afterwards runs the inline services that are due. After success, a repeated call returns the same result.
 
         Raises:
             WriteConflict: a commit since the begin changed the same file groups; call `rollback`.
             Aborted: the heartbeat expired, another writer rolled this write back, or the table changed; call
                 `rollback`.
             PublishUnknown: the changes may be visible; call `commit` again to find out.
-            InvalidRecords: nothing was written, or a row is invalid.
+            InvalidRecords: there is nothing to write (also after a failed `commit`), or a row is invalid.
 
         >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> txn.commit().inserted
@@ -166,7 +168,7 @@ class TableTransaction(TransactionHandle):
         return self._inner.result
 
     def _write(self) -> None:
-        """Write the collected rows and deletes into the inner transaction; again, do nothing."""
+        """Write the collected rows and deletes into the inner transaction, once, even if that fails."""
         kind, self._kind = self._kind, ""
         rows = pa.concat_tables(self._rows, promote_options="default") if self._rows else None
         keys = pa.concat_tables(self._keys, promote_options="default") if self._keys else None

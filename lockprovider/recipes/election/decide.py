@@ -20,8 +20,7 @@ from lockprovider.recipes.values import check_format, copied
 # {"format": 1, "epoch": n, "owner": uuid, "name": text, "validity_ms": n, "resigned": bool, "heir": text,
 # "since_ms": n, "value": JSON, "write": uuid}
 #
-# `owner` is the candidate's id, `heir` is to lead next. `since_ms` is the leader's wall clock when its term began.
-# `write` is the write's id: it makes the bytes of each write differ.
+# `owner` is the candidate's id, `heir` is to lead next. `since_ms`: by the leader's clock. `write` is the write's id.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
 LARGEST_VALUE = 3 << 20  # bytes
@@ -43,7 +42,7 @@ class ElectionRecord:
 
     @property
     def protected_s(self) -> float:
-        """Seconds after its write in which no candidate may stand, except a resigned leader's heir."""
+        """Seconds after its write in which only a resigned leader's heir may stand."""
         if not self.resigned:
             return self.validity_ms / 1000
         return self.validity_ms / 1000 / _HEIRS_SHARE if self.heir else 0.0
@@ -102,7 +101,7 @@ class CandidateId:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The record as last read; others leave it alone until `until_s`."""
+    """The record as last read; other candidates wait until `until_s`."""
 
     record: ElectionRecord
     version: Version
@@ -112,7 +111,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """A term of this candidate, believed in until `deadline_s` (monotonic)."""
+    """This candidate's term, believed in until `deadline_s` (monotonic)."""
 
     record: ElectionRecord
     version: Version
@@ -253,9 +252,10 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
 
 
 def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return the change since a read when `before` led (None: no candidate), if any.
+    """Return what happened since a read when `before` led (None: no candidate); None: nothing.
 
-    Elected: another leader, epoch or value. Lapsed: the leader's time has passed, or the object is gone.
+    Elected: another leader, epoch or value. Resigned: the leader did. Lapsed: its time has passed, or the object is
+    gone.
     """
     leader = leads(observed, now_s)
     if leader is not None:

@@ -44,7 +44,7 @@ class Election(Recipe):
         name: the candidate's name for others (default: host and process).
         value: the JSON that it proclaims.
         validity: seconds that a leader leads without a renewal.
-        renew: seconds between renewals (default: a tenth of the validity).
+        renew: seconds between renewals (default: a tenth of `validity`).
         poll: seconds between reads while another candidate leads.
 
     Raises:
@@ -93,8 +93,8 @@ class Election(Recipe):
     def lead(self, timeout: float | None = None) -> Term:
         """Wait until this candidate is elected, and return the term, which a thread renews.
 
-        Takes two requests if no candidate leads, else one conditional GET each `poll`. The last request may add 20 s.
-        While this candidate leads, another call waits for the end of its term.
+        Takes two requests if no candidate leads, else one conditional GET each `poll`. The last may add 20 s. While
+        this candidate leads, another call waits for the end of its term.
 
         Raises:
             NotElected: a candidate led for `timeout` seconds (None: for ever), or `stop` was called.
@@ -112,8 +112,8 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        While this candidate leads, sends nothing. Raises NotElected after `stop`, or at `deadline_s` (monotonic; 0:
-        now), or instead the error of an unanswered try.
+        While this candidate leads, sends nothing. Raises NotElected after `stop`. At `deadline_s` (monotonic; 0: now)
+        raises the try's Unavailable or OutcomeUnknown, else NotElected.
         """
         stopped = f"this candidate for {self.path!r} was stopped"
         if self.stopping:
@@ -163,8 +163,8 @@ class Election(Recipe):
         - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. By default `grace` is the
           margin by which a leader stops believing before others may lead.
 
-        This candidate stands again only after `main` has ended. After `stop` the result is None. Raises what `main`
-        raised while it led, and what `lead` raises.
+        This candidate stands again only after `main` has ended. After `stop` the result is None. Raises what `lead`
+        raises, and what `main` raised, except `Deposed`, `TermLost` and `Fenced` of a lost term.
 
         >>> election.run(lambda term: "done, in the newest term")
         'done, in the newest term'
@@ -210,7 +210,7 @@ class Election(Recipe):
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """See `stop`."""
         return self._stopping.is_set()
 
     def leader(self) -> Leader | None:
@@ -248,7 +248,7 @@ class Election(Recipe):
     def transfer(self, to: str) -> None:
         """Resign in favour of the named candidate: for a third of the validity no other one stands.
 
-        Raises NotElected if this candidate does not lead, InvalidInput for an empty name.
+        Raises NotElected if this candidate does not lead, InvalidInput for an empty name; else as `Term.resign`.
 
         >>> term = election.lead()
         >>> election.transfer("b")
@@ -343,7 +343,7 @@ class AsyncElection(RecipeForTasks[Election]):
     ) -> T | None:
         """Lead and await `main(term)`, until a call returns before its term is lost; return its result.
 
-        After `stop` the result is None. See `Election.run`; here `main` is interrupted by cancellation.
+        The result is None after `stop`. See `Election.run`; here cancellation interrupts `main`.
 
         >>> async def main(term):
         ...     return "done"
@@ -376,10 +376,10 @@ def _leave(term: Term) -> None:
 
 
 async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> BaseException | None:
-    """Wait until the task ends; return its error, or None.
+    """Wait until the work's task ends; return its error, or None.
 
-    Once the term is lost, cancels it each second, unless `ending` is "event"; "exit" may exit the process. A cancelled
-    caller gives the term up.
+    Once the term is lost, cancels the task each second, unless `ending` is "event"; "exit" may exit the process. A
+    cancelled caller gives the term up, and waits.
     """
     lost = asyncio.ensure_future(term.wait_lost())
     try:

@@ -87,9 +87,10 @@ class Candidate:
             return self.observed
 
     def stand(self, observed: Observed | None, value: Any) -> Leading | None:
-        """Write a record that elects this candidate over `observed`; return its term, None if refused.
+        """Write a record that elects this candidate over `observed` (None: no object), with `value`; return its term.
 
-        Unless it won, reads whether the record was stored all the same.
+        Unless the write won, a read decides; None: it was not stored. Raises NotSupported if the store ignores
+        conditions.
         """
         self._store_check.require()
         sent_s = self.world.monotonic_s()
@@ -104,8 +105,8 @@ class Candidate:
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
         """Prolong the term by a write, also replacing the record's fields in `changes`; return the renewed term.
 
-        After a refusal or lost answer it reads, and tries again, four times (then Unavailable). TermLost: the deadline
-        has passed, or the object holds another term.
+        After a refusal or lost answer it reads, and tries again; after four writes raises Unavailable. TermLost: the
+        deadline has passed, or the object is gone or holds another term.
         """
         for _ in range(_SENDS):
             sent_s = self.world.monotonic_s()
@@ -243,7 +244,7 @@ class Term:
     def check(self) -> None:
         """Check, without a request, that no other candidate leads, as far as this process can know.
 
-        A term past its deadline is marked as lost here.
+        A term past its deadline is marked as lost.
 
         Raises:
             TermLost: stop.
@@ -280,8 +281,8 @@ class Term:
     def resign(self, to: str = "") -> None:
         """End the term by a write, so that another may begin, and set `lost`.
 
-        `to` leads next, if it stands within a third of the validity. Repeated, or in a forked child, it does nothing.
-        After OutcomeUnknown or StoreError the term lapses.
+        `to` leads next, if it stands within a third of the validity. Repeated, in a forked child, or once deposed,
+        sends nothing. After OutcomeUnknown or StoreError the term lapses.
 
         >>> term.resign(to="b")
         >>> election.leader() is None
@@ -298,7 +299,7 @@ class Term:
                 self._candidate.resign(self._leading, to)
 
     def give_up(self, why: str) -> None:
-        """Mark the term as lost, without a request."""
+        """Mark the term as lost; sends nothing."""
         self._end(self._candidate.over(self._leading, why, LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
@@ -327,7 +328,7 @@ class Term:
             self.resign()
 
     def renew(self) -> bool:
-        """Prolong the term once; a lost term is marked."""
+        """Prolong the term once, or mark it as lost."""
         with self._one_write:
             if not Signal.is_set(self.lost):
                 with contextlib.suppress(TermLost):
@@ -346,7 +347,7 @@ class Term:
             raise
 
     def _is_over(self) -> bool:
-        """Return whether the term is over; may mark it as lapsed."""
+        """May mark the term as lapsed."""
         if self._pid != os.getpid():
             return True
         if self._candidate.world.monotonic_s() < self._leading.deadline_s:
@@ -401,9 +402,10 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main(term)` on its own thread, and wait; return whether it ended while it led, and its result.
+    """Call `main(term)` on its own thread and wait; return whether it ended while it led, and its result.
 
-    Once the term is lost, `ending` applies. A Ctrl-C gives the term up. Raises as `ended_by_itself`.
+    Once the term is lost, `ending` applies. A Ctrl-C gives the term up, ends the call and is raised. Other errors: see
+    `ended_by_itself`.
     """
     call = _Call(main, term)
     try:
@@ -420,7 +422,8 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
     """Return True if work ended without `error` while it led, False if its term was lost; else raise the error.
 
-    After Deposed, CancelledError, TermLost or Fenced renews the term first, to see; other errors are always raised.
+    After Deposed, CancelledError, TermLost or Fenced, renews the term first, to see if it is lost; other errors are
+    always raised.
     """
     if error is None:
         return not term.lost.is_set()

@@ -68,7 +68,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """New fields of a write; `lineage` is a first write's."""
+    """A write's new fields; `lineage` is used by a first write."""
 
     write: str
     by: str
@@ -78,7 +78,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Result of a batch: the changed base, and each change's error."""
+    """A batch's changed base, and each change's error."""
 
     draft: Document
     is_changed: bool
@@ -91,7 +91,7 @@ def apply_all(
 ) -> Changed:
     """Apply changes in order to `base` (None: no state); return the draft, its `serial` not raised, and each error.
 
-    A failed change changes nothing. With `exclusive`, an open edit of an epoch above `over` locks updates.
+    A failed change changes nothing. With `exclusive`, an open edit of an epoch above `over` refuses updates.
     """
     start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
     draft = start
@@ -111,10 +111,10 @@ def apply_all(
 
 
 def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
-    """Return the draft after one change, `draft` itself if nothing changes. Calls users' functions.
+    """Return the draft after one change, `draft` itself if nothing changes. Calls users' functions, whose errors pass.
 
-    Raises Fenced; StateLocked during an edit above `over` (None: never). A change with a `serial` raises StateConflict
-    unless `start` has it and is unchanged.
+    Raises Fenced after a newer epoch, StateLocked during an edit above `over` (None: never). A change with a `serial`
+    raises StateConflict unless `start` has it and no earlier change applied.
     """
     reached = draft.serial + (draft is not start)  # by the batch's earlier changes
     match change:
@@ -182,8 +182,7 @@ class StateWrite:
 
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial.
     2. The write is conditional on the version that was read.
-    3. After a refusal the writer reads the state. It searches its write's id at the path, or in the history: a writer
-       that overwrote it has archived it first.
+    3. After a refusal, the write's id is searched at the path, or in the history, where a later writer archived it.
 
     With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor ever will be), or
     `untold`: the deciding revision was trimmed or removed.
@@ -215,7 +214,8 @@ class StateWrite:
     def looked(self, now: Document | None) -> StateWrite:
         """Return the write, with its verdict or next step, after a read of the path (None: no object).
 
-        An older serial, or no object where none was: write again. A newer one: read the history.
+        At the same serial, the write's id decides. An older one, or no object where none was: write again. A newer one:
+        read the history. Another lineage, or an object removed: `untold`, or `never` for a first write.
         """
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)

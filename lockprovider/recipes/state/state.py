@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Revision(Generic[V]):
-    """The state at one serial. Serial 0: the state does not exist, and `value` is the default.
+    """The state at one serial. Serial 0: it does not exist, and `value` is the default.
 
     Attributes:
         by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the given reason.
@@ -117,7 +117,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         pace_s: seconds between two writes (default: 1 on GCS, else 0).
 
     Attributes:
-        lock_path: path of the lock of edits in the `store`.
+        lock_path: path of the lock of edits.
 
     Raises:
         MalformedObject, StoreError: from any request: the object is not a state, or the store failed.
@@ -181,13 +181,14 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
-        Concurrent updates share a write, but no errors; the revision has the value after the last of them. `fn` may run
-        several times, on another thread; its errors are raised. `fence` is a lease or its epoch.
+        `fn` gets the value, or the default, and may run several times, on another thread; its errors are raised.
+        Concurrent updates share a write, but no errors; the revision has the value after the last of them. `fence` is a
+        lease or its epoch; a newer one is stored even with `UNCHANGED`.
 
         Raises:
             Fenced: `fence` is older than the newest.
-            StateLocked: another client edits the state.
-            NestedUpdate: `fn` of another update of the same state calls it.
+            StateLocked: another client edits the state, unless `edits` is "advisory".
+            NestedUpdate: an `fn` of the same state calls it, or has run longer than the timeout.
             OutcomeUnknown: it may have been written; `settle` asks again.
             Unavailable: other writers were faster until the timeout, or the store failed; nothing was written.
 
@@ -201,10 +202,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
 
         def next_value(stored: Any) -> Any:
-            """Return `fn`'s result in its stored form, or UNCHANGED.
-
-            While `fn` runs, marks this state as being updated.
-            """
+            """Return `fn`'s result in its stored form, or UNCHANGED; marks this state as being updated meanwhile."""
             within = _UPDATED.set(_UPDATED.get() | {self._place})
             self._calls_since_s = self.world.monotonic_s()
             try:
@@ -250,7 +248,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             edit.revision = self._do(self._ending(edit, reason))
 
     def history(self, limit: int = 20) -> list[Revision[V]]:
-        """Return the newest revisions, the current one first, by one GET each; ends at the first trimmed one.
+        """Return the newest revisions, current one first, by one GET each, up to the first trimmed one; none: no state.
 
         >>> [revision.reason for revision in state.history(limit=1)]
         ['migration 12']
@@ -302,7 +300,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Read the lock of edits and the state; return who edits it, and why.
+        """Read the lock of edits and the state; return the lock's state, holder, and reason, if it has begun an edit.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -320,8 +318,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
-        It also writes a revision, "unlocked", unless a newer edit has begun. If `shown` is absent or released, it does
-        nothing.
+        It also writes a revision, "unlocked", unless a newer edit has begun or no value exists. If `shown` is absent or
+        released, it does nothing.
 
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.

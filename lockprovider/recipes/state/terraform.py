@@ -80,7 +80,8 @@ class TerraformBackend:
     def answer(self, method: str, query: str, body: bytes) -> Reply:
         """Carry out a request (GET, POST, DELETE, LOCK, UNLOCK), one at a time except GET; return its reply.
 
-        `query`: `ID`, `force`. Errors are replies: 423 with the LockInfo, 405 for other methods, else by `_STATUS`.
+        `query` may have `ID` and `force=true`. Errors are replies: 423 with the LockInfo if locked, 405 for other
+        methods, 504 unknown outcome, 503 unavailable, 409 conflict, else 400.
         """
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
         handlers: dict[str, Callable[[], Reply]] = {
@@ -119,7 +120,8 @@ class TerraformBackend:
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
         """Store the state in `body` if `identity` is the ID of the lock held here, or "" while none is held.
 
-        Another ID gets 423, or 409 if none is held. `force`: see `TerraformState.replacing`.
+        Another ID gets 423, or 409 if none is held. Raises MalformedObject for another body, LeaseLost, and, by
+        `force`, as `TerraformState.replacing`.
         """
         snapshot = TerraformState.decode(body)
         held = self._held
@@ -159,9 +161,9 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here, if `identity` is its ID or None. If none is held, None breaks the state's lock.
+        """Release the lock held here, if `identity` is its ID or None. If none is held, None or "" breaks the state's.
 
-        The ID released last succeeds again, and breaks its lock if the store had failed; others get 409.
+        The ID released last succeeds again, and breaks its lock if the store had failed to release it; others get 409.
         """
         held = self._held
         if held is None and not identity:
@@ -219,8 +221,8 @@ class TerraformState:
     def replacing(self, stored: bytes | None, *, force: bool) -> bytes:
         """Return this state's bytes, or raise StateConflict if they may not replace the stored ones.
 
-        Refused: another lineage, a lower serial, or other content of the same serial. `force`, or nothing stored,
-        permits all.
+        Refused: stored bytes that are no such state, another lineage, a lower serial, or other content of the same
+        serial. `force`, or nothing stored, permits all.
         """
         if force or not stored:
             return self.data
@@ -302,7 +304,7 @@ _LARGEST = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TfLockFile:
-    """A lock file as it was read. A file that is not a LockInfo locks, too, with an empty `id`.
+    """A lock file as read. One that is not a LockInfo locks, too, with an empty `id`.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply")
@@ -322,9 +324,7 @@ class TfLock(AtUrl):
     """Terraform's and OpenTofu's own S3 lock file of a state (`use_lockfile = true`): `<path>.tflock`. Thread-safe.
 
     `lockprovider/guides/terraform.md` has the promises. A run whose lock was removed goes on to write, unless it uses
-    `lockprovider state run`.
-
-    `timeout` (s) limits each request with its tries.
+    `lockprovider state run`. `timeout` (s) limits each request with its tries.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply", timeout=60)
@@ -347,6 +347,8 @@ class TfLock(AtUrl):
 
     def acquire(self, *, operation: str = "", info: str = "", timeout: float = 0.0) -> TfLockFile:
         """Create the lock file, waiting up to `timeout` seconds; other clients see `operation` and `info`.
+
+        A Ctrl-C removes it.
 
         Raises:
             StateLocked: another client had it until then; `reason` is its operation.

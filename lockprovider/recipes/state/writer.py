@@ -115,7 +115,10 @@ class StateWriter:
             self.store.delete_all([entry.path for entry in earlier])
 
     def _step(self, turn: StateWrite, base: Content | None, data: bytes) -> StateWrite:
-        """Send the write's next request (archive `base`, replace it by `data`, or read); return the write after it."""
+        """Send the write's next request (archive `base`, replace it by `data`, or read); return the write after it.
+
+        Raises Unavailable if the archive's outcome is unknown.
+        """
         match turn.next:
             case WriteStep.ARCHIVE:
                 assert turn.base is not None and base is not None  # noqa: S101, PT018 - only a base is archived
@@ -162,7 +165,7 @@ class StateWriter:
         """Write changes together, again after lost races; return each's error or the last document (None: no state).
 
         Unavailable: others won until the timeout. If an open edit locks a change, acquires and releases the lock of
-        edits, to see whether the editor lives.
+        edits, to see whether the editor lives. May trim the history in the background.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s

@@ -1,4 +1,4 @@
-"""Facts about a table that the doctor gathers, and its findings."""
+"""Facts about a table, which the doctor gathers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _Failed = TypeVar("_Failed")
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """Finding of the doctor: a fault of a table, or a note.
+    """A fault of a table, or a note, and the next step.
 
     >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
     'note'
@@ -76,14 +76,14 @@ class Facts:
 
     Attributes:
         victims: begin times that completed rollbacks and restores name.
-        dead: begin times of pending instants whose writer or executor is dead or missing.
+        dead: begin times of pending instants without a living writer or executor.
         clock_ahead_ms: this machine's clock minus the store's; 0 if harmless.
         lockless: commits that the lock's log lacks, although it reaches back far enough.
         misread: why the latest snapshot cannot be read, if no other fact says so.
-        archive_left: archived instants that are still on the timeline.
+        archive_left: archived instants still on the timeline.
         archive_hidden: archived writes that `archive_left` hides: they count as never committed.
         listing: differences between the metadata table and the files; None if readers use none.
-        unread: error texts of files that no other fact is about, by path.
+        unread: errors of files that no other fact is about, by path.
         misplaced: number of rows in the wrong bucket, by file.
         repeated: number of keys in several file groups, by partition; None if not read.
     """
@@ -230,9 +230,9 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read all keys; return misplaced rows by path, and counts of keys in several file groups by partition.
+    """Read the slices' keys; return misplaced rows by base file, and keys in several file groups by partition, if any.
 
-    Counts keys only with `all_keys`, rows in wrong buckets with a bucket index; adds errors to `unread`.
+    Needs a bucket index for the first, `all_keys` for the second, or reads nothing. Adds errors to `unread`.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -296,7 +296,7 @@ def _undone(table: TableContext, action: Action, path: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return pending instants whose heartbeat is missing or old; without one, a service with a fresh plan lives."""
+    """Return pending instants without a fresh heartbeat; a service with a fresh plan needs none."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     requested = ((name.partition(".")[0], entry) for name, entry in entries.items() if name.endswith(".requested"))
@@ -331,7 +331,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return files of commits after the first in the lock's log that the log lacks; empty without a complete log."""
+    """Return names of commit files later than the first in the lock's log that it lacks; empty if it is incomplete."""
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]
@@ -343,7 +343,7 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:
-    """Describe a decided commit not applied yet, else the lock's holder and a starving JVM writer; or ""."""
+    """Describe a decided commit not applied yet, else the lock's holder and a starving JVM writer, if any; or ""."""
     missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
         return f"a commit is decided but not applied yet ({missing[0]}): the next holder of the lock applies it"

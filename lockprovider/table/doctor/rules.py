@@ -100,7 +100,7 @@ def failed_writes(facts: Facts) -> _Found:
 
 
 def metadata_table(facts: Facts) -> _Found:
-    """Yield a finding of R2: a metadata table that no writer maintains; a note if no reader uses it."""
+    """Yield a finding of R2: a metadata table that no writer here maintains; a note if no reader uses it."""
     if facts.metadata_table and not (facts.config is not None and keeps_file_listing(facts.config)):
         listed = facts.config is not None and bool(facts.config.named_metadata)
         effect = "it hides commits that it does not record" if listed else "no reader uses it"
@@ -210,7 +210,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Yield findings of settings, but the time zone, that `share` would change or add."""
+    """Yield findings of settings, except the time zone, that `share` would change, and a note of those it would add."""
     differing = share_changes(config, keeps_listing=keeps_file_listing(config))
     changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
@@ -312,7 +312,7 @@ def buckets(facts: Facts) -> _Found:
 
 
 def examine(facts: Facts) -> TableReport:
-    """Run all checks, or only that of an unreadable version; return rule, title and findings of each."""
+    """Run all checks, or only that of an unreadable version; return each rule, title and findings."""
     checks = _CHECKS if facts.repeated is None else (*_CHECKS, ("keys", "each key is in one file group", _keys))
     if facts.config is not None and facts.config.version not in READABLE_VERSIONS:
         checks = (("R4", "version and properties", _version),)
@@ -396,7 +396,7 @@ def _services(facts: Facts) -> _Found:
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
     """Return a finding for a pending plan: wrong if it is a day old and has no executor, else a note.
 
-    The `table` subcommand `command` runs it.
+    `what` begins its text; the `table` subcommand `command` runs the plan.
     """
     if begin not in facts.dead:
         return _NOTE, f"{what}; an executor runs it", "wait until it completes"
@@ -471,5 +471,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Gather facts and run all checks."""
+    """Gather facts and run the checks."""
     return examine(gather(table, keys=keys))

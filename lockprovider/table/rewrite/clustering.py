@@ -1,4 +1,4 @@
-"""Clustering: join and sort the rows of small files in new file groups, while writers continue elsewhere.
+"""Clustering: join and sort rows of small files in new file groups, while writers continue elsewhere.
 
 Source: Hudi `ClusteringPlanActionExecutor`, `SparkRejectUpdateStrategy`.
 """
@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringResult:
-    """Result of one clustering, which replaced `file_groups` by `new_file_groups`.
-
-    `instant` and `completion` are 17 digits, UTC; empty for a dry run.
-    """
+    """Result of one clustering; `instant` and `completion` are 17 digits, UTC, empty for a dry run."""
 
     instant: str
     completion: str
@@ -61,7 +58,7 @@ def cluster_table(
     """Run scheduled clusterings without a live executor, then own plans until one has under 30 groups.
 
     Skips a scheduled one that a write overtook; for an own one raises `WriteConflict`. `dry_run` only returns the next
-    plan, if any.
+    plan, if any, with empty times. Other errors: see `run_clustering`.
     """
     _check(table, rule)
     if dry_run:
@@ -82,10 +79,10 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Publish a clustering plan under the lock; return its begin time, None if it is empty.
+    """Publish a clustering plan under the lock; return its begin time, None, publishing nothing, if it joins no files.
 
-    It joins only slices begun before `until`, if given. Any process may run it. `owned`: the caller runs it at once,
-    and its heartbeat file stays.
+    It joins only slices begun before `until` ("": all). An `owned` plan is run at once by the caller, and its heartbeat
+    file stays; other plans are for any process.
     """
     _check(table, rule)
 
@@ -105,7 +102,7 @@ def run_clustering(
     """Write and commit a scheduled clustering's files, also JVM Hudi's or a dead executor's; report it.
 
     `owned`: the heartbeat from `own_plan`. If a write overtook it or is preferred, removes the plan and raises
-    `WriteConflict`. Raises `Aborted` if another executor runs it, `HistoryGone` if plan or files are gone.
+    `WriteConflict`. `Aborted`: another executor runs it. `HistoryGone`: plan or files are gone.
     """
     if owned is None:  # else it was checked for the plan; an error here would leave the heartbeat running
         _check(table)
@@ -153,7 +150,7 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 
 
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
-    """Choose small slices to join, begun before `until` (empty: all), maybe none; store nothing.
+    """Choose small slices to join, begun before `until` ("": all), maybe none; store nothing.
 
     Leaves out other plans' file groups, and those where the settings prefer a pending write. Raises UnsupportedTable
     for JVM buckets.

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """Result of one compaction. `instant` and `completion` are 17 digits, UTC; empty for a dry run.
+    """Result of one compaction; `instant` and `completion` are 17 digits, UTC, empty for a dry run.
 
-    `file_groups` are the merged ones; `log_files` counts their log files.
+    `log_files` counts those of the merged `file_groups`.
     """
 
     instant: str
@@ -48,7 +48,7 @@ def compact_table(
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without a live executor, then schedule and run one if log files are left.
 
-    `dry_run` only returns the next plan, if any, with empty times.
+    `dry_run` only returns the next plan, if any, with empty times. Errors: see `run_compaction`.
     """
     _check(table)
     if dry_run:

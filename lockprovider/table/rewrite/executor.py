@@ -57,7 +57,7 @@ Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
 
 
 def run_in_threads(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
-    """Run the tasks while iterated, in up to 4 threads, fewer if they hold much memory; yield statistics in order."""
+    """Run the tasks while iterated, in up to 4 threads, fewer if they hold much; yield statistics in order."""
     largest = max((task.held for task in tasks), default=0)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
@@ -111,13 +111,13 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return the begin times of pending plans without a live executor; writes a heartbeat for each, to compare ages."""
+    """Return begin times of pending plans without a live executor; writes a heartbeat for each, to compare ages."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """Run of a plan by this process: its heartbeat, plan and action, and the sizes of the table's files by path."""
+    """A plan's run by this process, with the sizes of the table's files by path."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned
@@ -154,8 +154,8 @@ def executing(
     """Store a plan's inflight state under the lock, as its only executor; run the block unlocked, with a heartbeat.
 
     `read` gets the lease and the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan,
-    path)`. `owned`: an own plan's started heartbeat. Raises `Aborted` if another executor runs the plan, or an `owned`
-    one was removed; `HistoryGone` if it is not scheduled.
+    path)`. `owned`: an own plan's started heartbeat. Raises `Aborted` if another executor runs the plan or removed an
+    `owned` one, `HistoryGone` if it is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -222,8 +222,8 @@ def complete(
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
     """Remove plan `begin`, or all at least `hours` old without a live executor, with files; report and return them.
 
-    Raises InvalidInput unless one of both is given, `HistoryGone` if `begin` is not scheduled, `Aborted` if its
-    executor is alive.
+    Raises InvalidInput unless exactly one is given, and `hours` above 0; `HistoryGone` if `begin` is not scheduled,
+    `Aborted` if its executor is alive.
     """
     if (begin is None) == (hours is None):
         raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
@@ -245,7 +245,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _probe_executor(table: TableContext, begin: str) -> bool:
-    """Return whether a plan's executor is alive; write a heartbeat during the call, to compare ages."""
+    """Return whether a plan's executor is alive; writes a heartbeat meanwhile, to compare ages."""
     with plans.claim_with_heartbeat(table, table.listed_timeline()):
         return begin not in plans.dead_among(table, [begin])
 

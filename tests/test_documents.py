@@ -19,7 +19,7 @@ from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider import cli as lock_cli
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock import commit_rules, machine, polling, publisher, record
+from lockprovider.storage_lock import commit_rules, driver, machine, polling, record
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -265,7 +265,7 @@ def test_documented_constants_of_the_lock_equal_the_code() -> None:
         f"kept for {machine._PAST_MS // 1000} s after that time",
         f"{record.MOST_ENTRIES} entries, {record._PACKED} bytes deflated, {record.LARGEST_ENTRY} bytes an entry",
         f"more than {record.LARGEST_ENTRY} bytes, or of more than {record._PACKED // 2} deflated",
-        f"bytes in the record | {publisher._ENCLOSED} deflated",
+        f"bytes in the record | {driver._ENCLOSED} deflated",
         HUDI_LOCK_PATH,
     ]
     assert [sentence for sentence in said if sentence not in text] == []

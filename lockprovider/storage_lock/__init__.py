@@ -9,12 +9,12 @@ The life of a publish, in the order of the calls:
 3. `lease.Lease.publish` encloses the bytes, or stages a copy (`Publisher.stage`). `Publisher.commit` asks
    `machine.publish_next` for each step: `prepare` reads the path and missing bytes, then one conditional write names
    the publish in the record. That write decides.
-4. `publisher.apply` creates the object, and the staged copy is deleted. After a lost answer the machine reads the
+4. `driver.apply` creates the object, and the staged copy is deleted. After a lost answer the machine reads the
    record before the next step; if the lease has ended, `Publisher.settle` reads record and path.
 5. `Lease.release` frees the record. What was decided and not applied is left to the next holder.
 
-A group commit needs no lease: `committer.Committer` decides by `commit_rules`, posts intents by `commit_requests`, and
-writes and applies by `record_writer`.
+A group commit needs no lease: `committer.Committer` decides by `commit_rules`, and posts intents, writes the record and
+applies by `commit_writes`.
 
 `record` is the lock object's content with its log, `client` one client of a lock, `provider` and `async_lock` its other
 faces. `metrics`, `otel`, `audit`, `status` observe; `status.break_lock` frees a held lock.

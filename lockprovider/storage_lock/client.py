@@ -19,10 +19,9 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
-from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, RecordFile
+from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, Publisher, RecordFile
 from lockprovider.storage_lock.heartbeat import Pulse
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.publisher import Publisher
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.words import storable
 

@@ -15,13 +15,20 @@ from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown, Unappliable
 from lockprovider.storage_lock import commit_rules
 from lockprovider.storage_lock.audit_log import AuditLog
-from lockprovider.storage_lock.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests, Intents
 from lockprovider.storage_lock.commit_rules import Decided, Decider, Hold, Intent, Void, is_over
+from lockprovider.storage_lock.commit_writes import (
+    SMOOTHING,
+    Applying,
+    CommitAnswer,
+    CommitRequest,
+    CommitRequests,
+    Intents,
+    RecordWriter,
+)
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
 from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.polling import due_yield_until_ms, others_wait
 from lockprovider.storage_lock.record import LockRecord, Pending, fits_log
-from lockprovider.storage_lock.record_writer import Applying, RecordWriter
 
 _IDLE_S = 1.0
 _LEFT = 4

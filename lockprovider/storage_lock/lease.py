@@ -27,9 +27,9 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.storage_lock.client import Client, add_details
+from lockprovider.storage_lock.driver import must_match
 from lockprovider.storage_lock.heartbeat import Heartbeat, run_callbacks
 from lockprovider.storage_lock.machine import Done, Ended
-from lockprovider.storage_lock.publisher import must_match
 from lockprovider.storage_lock.record import LockRecord, Pending
 
 if TYPE_CHECKING:

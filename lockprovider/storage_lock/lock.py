@@ -14,8 +14,8 @@ from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client, add_details
-from lockprovider.storage_lock.commit_requests import CommitAnswer
 from lockprovider.storage_lock.commit_rules import Decider, Intent
+from lockprovider.storage_lock.commit_writes import CommitAnswer
 from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile
 from lockprovider.storage_lock.lease import Lease, OnLost
 from lockprovider.storage_lock.metrics import OnMetric, Recorder

@@ -15,7 +15,7 @@ from fsspec_cas import CasError, Store
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import LoseAnswer
 from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, NotAcquired, PublishUnknown
-from lockprovider.storage_lock.publisher import Publisher, apply
+from lockprovider.storage_lock.driver import Publisher, apply
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
 LARGE = random.Random(1).randbytes(20_000)  # does not fit into the record, so it is staged

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,20 +14,19 @@ from model.twins import CLOCKS, PUBLISHING, never_settles
 from fsspec_cas import OutcomeUnknown
 from fsspec_cas.outcome import Write
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, PublishUnknown
-from lockprovider.storage_lock import commit_rules, machine, publisher
+from lockprovider.storage_lock import commit_rules, driver, machine
 from lockprovider.storage_lock.acquire import Fifo, FifoTurn
+from lockprovider.storage_lock.commit_writes import RecordWriter
 from lockprovider.storage_lock.committer import CommitSteps
-from lockprovider.storage_lock.record_writer import RecordWriter
 from simulate.histories import START_S, History
 from simulate.network import Network
 
 Wrong = contextlib.AbstractContextManager[Any]
-_DRIVING = import_module("lockprovider.storage_lock.driver")
 
 
 def _step(twin: Callable[..., Any]) -> Callable[[], Wrong]:
     wrong = SimpleNamespace(**{**vars(machine), "step": twin})
-    return lambda: mock.patch.object(_DRIVING, "machine", wrong)
+    return lambda: mock.patch.object(driver, "machine", wrong)
 
 
 def _timed(twin: Callable[..., Any]) -> Callable[[], Wrong]:
@@ -129,7 +127,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     "a publish is a check and a write": ("fence", lambda: mock.patch.object(Lease, "publish", _checks_then_writes)),
     "a lease that ended is taken for not written": (
         "truth",
-        lambda: mock.patch.object(publisher, "machine", _NEVER_SETTLES),
+        lambda: mock.patch.object(driver, "machine", _NEVER_SETTLES),
     ),
     "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
     "the threads of a client do not take turns": ("fence", _no_turns),

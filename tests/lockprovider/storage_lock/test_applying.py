@@ -15,7 +15,7 @@ from fsspec_cas import Store, Unavailable
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import Pending, Unappliable
-from lockprovider.storage_lock.record_writer import Applying
+from lockprovider.storage_lock.commit_writes import Applying
 
 A, B, C = (Pending.of_bytes(name, name.encode()) for name in "abc")
 

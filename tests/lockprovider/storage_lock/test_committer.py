@@ -55,7 +55,7 @@ from lockprovider import (
 )
 from lockprovider.settings import HAND_OVER_S
 from lockprovider.storage_lock import commit_rules, committer
-from lockprovider.storage_lock.commit_requests import Intents
+from lockprovider.storage_lock.commit_writes import Intents
 from lockprovider.storage_lock.machine import Moment
 from lockprovider.storage_lock.polling import LONGEST_S
 

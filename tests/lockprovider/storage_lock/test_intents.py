@@ -9,8 +9,8 @@ from noting import Noting
 
 from fsspec_cas import Store
 from fsspec_cas.testing import DeliverLate, Faulty, LoseAnswer
-from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.storage_lock.commit_rules import Intent
+from lockprovider.storage_lock.commit_writes import Intents
 from lockprovider.storage_lock.record import LARGEST_ENTRY, Log, Pending
 
 FOLDER = ".hoodie/.locks"

@@ -14,8 +14,8 @@ from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
 from lockprovider import Lock, LockError, Pending
-from lockprovider.storage_lock import publisher
-from lockprovider.storage_lock.publisher import apply, prepare
+from lockprovider.storage_lock import driver
+from lockprovider.storage_lock.driver import apply, prepare
 from lockprovider.storage_lock.record import LockRecord, digest
 
 
@@ -35,7 +35,7 @@ def store(backend: Faulty, clock: ManualClock, request: pytest.FixtureRequest) -
 
 
 def staged(store: Store, data: bytes = b"data") -> Pending:
-    with mock.patch.object(publisher, "_ENCLOSED", 0):
+    with mock.patch.object(driver, "_ENCLOSED", 0):
         return enclosed(store, data)
 
 

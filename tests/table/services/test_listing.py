@@ -19,7 +19,7 @@ from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, de
 
 from fsspec_cas import CasError, Store, Unavailable
 from lockprovider import HUDI_LOCK_PATH, InvalidSettings, Lease, LockError, Pending, PublishUnknown
-from lockprovider.storage_lock import publisher
+from lockprovider.storage_lock import driver
 from lockprovider.table import (
     Aborted,
     HistoryGone,
@@ -356,16 +356,16 @@ def test_listing_is_complete_after_a_death_at_any_request(tmp_path: Path, applie
     assert listings >= 5, "requests below the metadata table's folder"
 
 
-def _last_part_first(store: Store, pending: Pending, data: bytes | None, left_s: publisher.Left) -> None:
+def _last_part_first(store: Store, pending: Pending, data: bytes | None, left_s: driver.Left) -> None:
     for part in reversed(pending.parts):
         APPLY(store, part, None if data is None else part.data, left_s)
 
 
-def _rolled_forward_in_part(store: Store, pending: Pending, data: bytes | None, left_s: publisher.Left) -> None:
+def _rolled_forward_in_part(store: Store, pending: Pending, data: bytes | None, left_s: driver.Left) -> None:
     APPLY(store, replace(pending, first=None) if data is None else pending, data, left_s)
 
 
-APPLY = publisher.apply
+APPLY = driver.apply
 
 
 @pytest.mark.parametrize("twin", [_last_part_first, _rolled_forward_in_part])
@@ -373,7 +373,7 @@ def test_mutant_that_applies_listing_and_commit_apart_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twin: Callable[..., None]
 ) -> None:
     """Wrong twins: the table's file is visible before its files are listed, or those never are."""
-    monkeypatch.setattr(publisher, "apply", twin)
+    monkeypatch.setattr(driver, "apply", twin)
     with pytest.raises(AssertionError):
         test_listing_is_complete_after_a_death_at_any_request(tmp_path, applied=False)
 

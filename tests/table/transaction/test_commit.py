@@ -30,8 +30,8 @@ from lockprovider import (
     PublishUnknown,
     Unappliable,
 )
-from lockprovider.storage_lock.commit_requests import Intents
 from lockprovider.storage_lock.commit_rules import choose, is_over
+from lockprovider.storage_lock.commit_writes import Intents
 from lockprovider.table import Aborted, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE

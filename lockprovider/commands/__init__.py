@@ -1,1 +1,1 @@
-"""Commands of `lockprovider`, registered by the `add...` functions of the files; `lockprovider/cli.py` calls these."""
+"""Commands of `lockprovider`; `lockprovider/cli.py` calls their `add...` functions."""

@@ -38,7 +38,10 @@ def exit_codes(
     unknown: str = "unknown: the write may have been applied; read the object and decide",
     unavailable: str = f"{_NO_ANSWER}; nothing was written",
 ) -> str:
-    """Return help text on exit codes; "" leaves a code out."""
+    """Help on exit codes and storage options.
+
+    `refused`, `unknown` and `unavailable` describe their codes; "" leaves a code out.
+    """
     meanings = {
         DONE: "done",
         REFUSED: refused,
@@ -59,7 +62,7 @@ RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"
 
 
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
-    """Add a command that has subcommands; return the object that takes them. `codes` ends its help."""
+    """Add a command `name` of subcommands; return the object that takes these. `codes` ends its help."""
     parent = commands.add_parser(
         name,
         help=text,
@@ -83,7 +86,7 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command with a URL, storage options, `--json` and `--debug`; `url`: the URL's help.
 
-    `run` returns the exit code; None: `DONE`. `more` follows `text`, `codes` ends the help. `usage` replaces what
+    `run` returns the exit code (None: `DONE`). `more` follows `text`, `codes` ends the help, `usage` replaces what
     follows the name.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -103,7 +106,7 @@ def add_command(
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:
-    """Return an argparse type for numbers from `least` to `most`; `kind` parses, `words` describe them in the error."""
+    """Argparse type of numbers from `least` to `most`; `kind` parses, `words` describe them in the error."""
 
     def parse(text: str) -> float:
         """Parse the text; ArgumentTypeError: no number, NaN, or out of range."""
@@ -129,7 +132,6 @@ integer = _number(int, -LARGEST_NUMBER, LARGEST_NUMBER, "a whole number")
 
 
 def file(text: str) -> Path:
-    """Parse a file's path; ArgumentTypeError: it is empty, or a folder."""
     if not text or Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not the path of a file")
     return Path(text)
@@ -145,12 +147,11 @@ _METAVARS = {seconds: "S", wait: "S", pause: "S", hours: "H", whole: "N", positi
 
 
 def flag(parser: Commands, name: str, text: str) -> None:
-    """Add an option without value."""
     parser.add_argument(name, action="store_true", help=text)
 
 
 def option(parser: Commands, name: str, kind: Any, text: str, default: Any = None, **more: Any) -> None:
-    """Add an option or argument; `kind`: a type of this module, or the name of a text that is not empty."""
+    """Add an option or argument; `kind`: a type of this module, or the metavar of a text, not empty."""
     kind, metavar = (_filled, kind) if isinstance(kind, str) else (kind, _METAVARS[kind])
     more = {"type": kind, "metavar": metavar} | more
     parser.add_argument(name, help=text, default=default, **more)
@@ -165,7 +166,6 @@ def json_argument(text: str | bytes, what: str, hint: str) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Encode as JSON what `_plain` returns."""
     return json.dumps(_plain(value))
 
 
@@ -187,12 +187,11 @@ def _plain(value: Any) -> Any:
 
 
 def say(arguments: Any, fields: Any, plain: str) -> None:
-    """Print `fields` as JSON for `--json`, else `plain`."""
     print(to_json(fields) if arguments.json else plain, flush=True)
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes"; report it if not.
+    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes"; if not, print so.
 
     Without a terminal, raises InvalidInput, which advises the command `check`.
     """

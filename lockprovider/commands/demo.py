@@ -39,10 +39,10 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
-    """Run the demo, with --serve on its own S3 server; print the report.
+    """Run the demo, with `--serve` on its own S3 server; print the report. `--keep` then waits for Ctrl-C.
 
-    REFUSED if it is not `ok`, INTERRUPTED by Ctrl-C; BAD_INPUT: bad options, missing packages or Java, errors of store
-    or table.
+    REFUSED if it is not `ok`, INTERRUPTED by Ctrl-C; BAD_INPUT: bad options, missing packages, errors of store or
+    table.
     """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
@@ -74,7 +74,7 @@ def _demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
-    """Report that the table goes with its server; or with `keep` print a command for it, and wait for Ctrl-C."""
+    """Print that the table was removed with its server; or with `keep` a command that reads it, and wait for Ctrl-C."""
     if not keep:
         complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return

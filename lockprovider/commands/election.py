@@ -74,10 +74,10 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Lead, run the command, and resign; after a lost term, lead again.
+    """Lead, run the command, and resign; after a lost term, lead again, and run it anew.
 
-    Returns when the command ends by itself, a signal asks for the end, `--timeout` passes ("not_elected"), or with
-    `--once` the term is lost.
+    Ends with the command, with a lost term if `--once` or a signal asked for the end ("interrupted"), or after
+    `--timeout` ("not_elected"). A signal during the wait raises `Stopped`.
     """
     words = command_of(arguments, "elect")
     election = Election.open(
@@ -92,7 +92,7 @@ def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> Comman
         grace_s = election.settings.margin_s if arguments.grace is None else arguments.grace
         order = CommandOrder(words, signals, grace_s, news)
         try:
-            election.leader()  # raises for a wrong place before the wait
+            election.leader()  # raises for a wrong place
         except Unavailable as error:
             complain("lockprovider", f"{error}; retrying")
         while True:
@@ -117,7 +117,6 @@ has passed since the first read. A change that is undone between two reads is no
 
 
 def add_leader(commands: Commands) -> None:
-    """Register `leader`."""
     text, ends = "Show the leader of an election.", exit_codes("no process leads", **READS)
     leader = add_command(commands, "leader", _leader, text, _URL, codes=ends, more=_LEADER_MORE)
     flag(leader, "--watch", "print each change until Ctrl-C")
@@ -125,7 +124,7 @@ def add_leader(commands: Commands) -> None:
 
 
 def _leader(arguments: Any) -> int | None:
-    """Print the leader; REFUSED without one. With --watch, print each change without end."""
+    """Print the leader; REFUSED without one. With `--watch`, print each change without end."""
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():

@@ -1,4 +1,4 @@
-"""Commands of one lock: `status`, `run`, `watch`, `break` and `audit`."""
+"""Commands of a lock."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Break the lock after confirmation; DONE also if there is nothing to break.
+    """Break the lock after confirmation; DONE also if it is free, and no publish pending.
 
     REFUSED if declined, held by another than `--if-owner`, or changed since; UNKNOWN: perhaps broken.
     """
@@ -211,7 +211,7 @@ def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
 
 
 def _broken(at: LockPlace, status: LockStatus, result: Broken) -> str:
-    """Return sentences: who held the broken lock, and which publishes were applied or set aside."""
+    """Sentences: who held the broken lock, and which publishes were applied or set aside."""
     sentences = [f"broken: {at} is free; it was held by {status.record and status.record.owner}"]
     if result.finished:
         sentences.append(f"applied decided publishes: {', '.join(result.finished)}")
@@ -251,7 +251,10 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit on or off; or print its records, and draw them into `--svg`; REFUSED for overlaps."""
+    """Switch the audit on or off; or print its records, draw them into `--svg`, and return REFUSED for overlaps.
+
+    InvalidInput: `--svg` or `--last` with a switch.
+    """
     at = _place(arguments)
     if arguments.enable or arguments.disable:
         if arguments.svg is not None or arguments.last is not None:
@@ -280,7 +283,7 @@ def _set(arguments: Any, at: LockPlace) -> int:
 
 
 def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> Iterator[str]:
-    """Yield an audit's lines: switch, totals, each tenure, overlaps, and files with foreign lines."""
+    """Yield an audit's lines: switch, totals, each tenure, overlaps, and files with lines that are no records."""
     switch = "on" if enabled else "off: run with --enable to make all writers keep records"
     yield from (f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}")
     if audit.tenures:
@@ -306,7 +309,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """Return an audit as SVG text, with a lane for each owner; beyond 40 lanes, the last is "others"."""
+    """Audit as SVG text, with a lane for each owner; beyond 40 lanes, the last is "others"."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}
@@ -341,9 +344,10 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command under the lock; fill in and return `result`. A lost lease ends the command ("lost").
+    """Run the command under the lock; fill in and return `result`.
 
-    After `--timeout` returns "not_acquired". A signal during the acquisition raises `Stopped`, and releases the lock.
+    "lost": a lost lease ended the command. "not_acquired": after `--timeout`. A signal during the acquisition raises
+    `Stopped`, and releases the lock.
     """
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()

@@ -55,7 +55,7 @@ _FULL = "unavailable: the store did not answer or kept throttling, or the queue 
 
 
 def add_queue(commands: Commands) -> None:
-    """Register the commands of `queue`."""
+    """Register `queue`."""
     codes = (
         f"{CODES}\n\n`queue work` gives the exit codes of its command a meaning: see `lockprovider queue work --help`."
     )
@@ -112,7 +112,7 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put messages from arguments, or else lines of stdin; print how many were new or repeated.
+    """Put messages, JSON or else text, from arguments or lines of stdin; print how many `--producer` had put before.
 
     InvalidInput: `--producer` with a key, priority or delay.
     """
@@ -197,15 +197,16 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message until TERM, INT or HUP, or with `--until-empty` none is left; print counts.
+    """Run the command for each message, print its failures, and at the end counts.
 
-    Handles these signals, unless ignored. InvalidInput: no such command.
+    Ends by TERM, INT or HUP (unless ignored), or with `--until-empty` if no message is left; running commands end
+    first. InvalidInput: no such command.
     """
     words = command_of(arguments, "queue work")
     if shutil.which(words[0]) is None:
         raise InvalidInput(f"{words[0]!r} is no command that can be run; no message was claimed")
     queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
-    queue.stat()  # raises for a wrong place before a command runs
+    queue.stat()  # raises for a wrong place
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             # On a thread, as the main thread may hold what `stop` needs.

@@ -1,4 +1,4 @@
-"""Runs a command, and ends it if the given lease or term is lost.
+"""Run a command, and end it if its lease or term is lost.
 
 The command leads its own process group, but on a terminal stays in the terminal's, to read from it.
 """
@@ -38,12 +38,14 @@ _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 
 
 def form(command: str) -> str:
-    """Return a command's usage."""
     return f"write -- between the options and the command: lockprovider {command} {RUNS}"
 
 
 def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
-    """Return help text on exit codes; `not_acquired` describes 122, `lost` 123; an empty text leaves its code out."""
+    """Help text on exit codes; `waited_for`: what a signal may interrupt.
+
+    `not_acquired` describes 122, `lost` 123; empty: left out.
+    """
     own = {NOT_ACQUIRED: not_acquired, LOST: lost}
     lines = "".join(f"  {code}    {text}\n" for code, text in own.items() if text)
     return f"""exit codes:
@@ -57,7 +59,7 @@ def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
 
 
 def command_of(arguments: argparse.Namespace, name: str) -> list[str]:
-    """Return the words after `--`; without any, raise InvalidInput for lockprovider's command `name`."""
+    """Words after `--`; without any, InvalidInput names the command `name`."""
     words: list[str] = arguments.words
     if not words or not words[0]:
         raise InvalidInput(f"no command was given: {form(name)}")
@@ -65,7 +67,6 @@ def command_of(arguments: argparse.Namespace, name: str) -> list[str]:
 
 
 def add_grace(parser: argparse.ArgumentParser) -> None:
-    """Add `--grace`."""
     option(parser, "--grace", seconds, "seconds between TERM and KILL (default: the safety margin, see above)")
 
 
@@ -107,7 +108,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
 
 @dataclass(slots=True)
 class CommandOrder:
-    """Command with its signals, its grace (None: it is never killed), and the event that wakes its watcher."""
+    """Command with its signals, its grace (None: never killed), and the event that wakes its watcher."""
 
     words: list[str]
     signals: Signals
@@ -117,9 +118,9 @@ class CommandOrder:
     def run(
         self, environment: Mapping[str, str], result: CommandResult, held: Lease | Term | None = None
     ) -> CommandResult:
-        """Run the command until its end, or end it once `held` is lost; fill in and return `result`.
+        """Run the command to its end, or end it once `held` is lost (code 123); fill in and return `result`.
 
-        Passes signals on; later holds them. Code 126 or 127 if not started, 123 after a loss.
+        If it cannot start, sets only `why` and code 126 or 127. Passes signals on, and keeps later ones.
         """
         self.signals.hold()
         try:
@@ -139,9 +140,9 @@ class CommandOrder:
         return result
 
     def run_under(self, held: Lease | Term, give_back: Callable[[], object], result: CommandResult) -> CommandResult:
-        """Run the command under `held`, then `give_back`, whose errors are only printed; fill in, return `result`.
+        """Run the command under `held`, then `give_back`; fill in and return `result`, with epoch and seconds held.
 
-        Later signals raise `Stopped`.
+        Errors of `give_back`, and signals during it, are only printed. Later signals raise `Stopped`.
         """
         world = Machine()
         began_s = world.monotonic_s()
@@ -178,7 +179,7 @@ def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost
 
 
 class Stopped(KeyboardInterrupt):
-    """Signal while no command could receive it."""
+    """Signal that no command could receive."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -208,11 +209,13 @@ class Signals:
         self._send = self._held.append
 
     def started(self) -> None:
-        """Note the command's start."""
         self._before = len(self._held)
 
     def pass_to(self, child: Child) -> None:
-        """Pass on the signals kept by `hold`, then new ones, but not signals that the terminal sends to the command."""
+        """Pass on the signals kept by `hold`, then new ones.
+
+        On a terminal, leaves out INT, QUIT and HUP since the command's start, which the terminal sends.
+        """
         self._ignored = frozenset() if child.own_group else _FROM_TERMINAL
         self._send = child.send
         while self._held:
@@ -234,7 +237,7 @@ class Signals:
 def passed_signals() -> Iterator[Signals]:
     """Let the yielded `Signals` handle TERM, INT, HUP, QUIT, USR1 and USR2, unless ignored; then restore handlers.
 
-    Main thread only.
+    At first it raises `Stopped`. Main thread only.
     """
     signals = Signals()
     before = {number: signal.getsignal(number) for number in _PASSED_ON}
@@ -248,8 +251,8 @@ def passed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-# The first line names a process or (negative) group. At end of file this process has died; a second line: all is well.
-# $1: seconds between TERM and KILL, or empty: no KILL.
+# Line 1 names a process or (negative) group. End of file: this process has died; line 2: all is well.
+# $1: seconds between TERM and KILL, or empty.
 _GUARD = (
     'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; '
     '[ "$1" ] && sleep "$1" && kill -s KILL -- "$it" 2>&-'
@@ -298,7 +301,6 @@ class Child:
         Worker(self._wait, "command").start()
 
     def send(self, number: int) -> None:
-        """Send a signal to the command."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the second for a group of zombies
             if self.own_group:
                 os.killpg(self._process.pid, number)
@@ -313,7 +315,7 @@ class Child:
         self.ended.wait()
 
     def code(self) -> int:
-        """Wait for the end, end the guard, and return the exit code."""
+        """Wait for the end; end the guard."""
         self.ended.wait()
         self._tell_guard(b"\n")
         status = self._process.wait()

@@ -64,7 +64,7 @@ _EXAMPLES = """examples:
 
 
 def add_state(commands: Commands) -> None:
-    """Register the commands of `state`."""
+    """Register `state`."""
     state = add_group(commands, "state", "Read, write and edit a shared document with a history.", _EXAMPLES)
     url = "the state's object: s3://bucket/folder/orders.json"
     missing = exit_codes("no such state or revision exists", **READS)
@@ -127,10 +127,13 @@ def _add_terraform(state: Commands) -> None:
 
 
 class _Stored:
-    """Codec of bytes, stored as {"base64": ...}, and of JSON except such objects."""
+    """Codec of bytes and of JSON."""
 
     def encode(self, value: Any) -> Any:
-        """Encode bytes or a JSON value; InvalidInput for None, or an object with the one field `base64`."""
+        """Return bytes as {"base64": ...}, a JSON value unchanged.
+
+        InvalidInput for None, other values, and an object with the one field `base64`.
+        """
         if value is None:
             raise InvalidInput("null is not a state: give {} or [] for an empty state")
         if isinstance(value, dict) and [*value] == ["base64"]:
@@ -149,9 +152,9 @@ def _opened(arguments: Any) -> State[Any]:
 
 
 def _get(arguments: Any) -> int | None:
-    """Print the newest value, or that of `--serial`: bytes unchanged, others as JSON; REFUSED without a state.
+    """Print the newest value, or that of `--serial`: bytes unchanged, others as JSON; with `--json` the whole revision.
 
-    With `--json`, prints the revision.
+    REFUSED without a state; NoRevision: no such serial, or trimmed.
     """
     state = _opened(arguments)
     revision = state.read() if arguments.serial is None else state.at(arguments.serial)
@@ -177,9 +180,9 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
-    """Open the value in an editor under a lease, and write what it saved.
+    """Open the value in an editor under a lease, and write what it saved, unless unchanged.
 
-    InvalidInput: the editor failed, or saved no JSON for a JSON value.
+    InvalidInput: the editor failed, or saved no JSON for a JSON value. Errors of `State.edit` pass through.
     """
     editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
@@ -246,9 +249,9 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """After confirmation, break any current edit, whose write is then refused; REFUSED if declined.
+    """After confirmation, break the current edit, whose write is then refused; DONE without one, REFUSED if declined.
 
-    With `--style tflock`, deletes the lock file instead.
+    With `--style tflock`, deletes the lock file instead. InvalidInput: `--id` without it.
     """
     if arguments.style == _STYLE:
         return _unlock_file(arguments)
@@ -298,15 +301,12 @@ Not promised: anything for runs that use the same state through another backend.
 
 def _server(arguments: Any, port: int = 0) -> StateServer:
     state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
-    state.read()  # raises for a wrong place before a command runs
+    state.read()  # raises for a wrong place
     return StateServer(state, Machine().new_id(), port, on_rejected=lambda message: complain("lockprovider", message))
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Serve the state by HTTP on a thread while the command runs with Terraform's variables.
-
-    Then ends the server, which releases the command's locks.
-    """
+    """Serve the state by HTTP on a thread while the command runs with Terraform's variables; then release its locks."""
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)
@@ -356,7 +356,10 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Delete any lock file if confirmed, or `--id` is its ID; REFUSED if declined, StateConflict for another."""
+    """Delete the lock file, if confirmed or `--id` is its ID; DONE without one.
+
+    REFUSED if declined, StateConflict for another ID.
+    """
     lock = _file_lock(arguments)
     shown = lock.shown()
     if shown is None:

@@ -1,6 +1,6 @@
 """HTTP server of `state run` and `state serve` on loopback, without TLS: passes requests to `TerraformBackend`.
 
-The password keeps other users of the machine out.
+The password keeps out other users of the machine.
 """
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1, bound at creation; calls `on_rejected` for rejected requests.
-
-    InvalidInput: aiohttp is not installed, or the port is taken.
-    """
+    """The backend on a port of 127.0.0.1, bound at creation. InvalidInput: no aiohttp, or the port is taken."""
 
     def __init__(
         self,
@@ -78,17 +75,15 @@ class StateServer:
 
     @property
     def port(self) -> int:
-        """Port on 127.0.0.1."""
         port: int = self._socket.getsockname()[1]
         return port
 
     @property
     def address(self) -> str:
-        """URL of the state."""
         return f"http://127.0.0.1:{self.port}/state"
 
     def environment(self, *, force: bool = False) -> dict[str, str]:
-        """Return Terraform's variables, password included; `force`: accept any lineage and serial."""
+        """Terraform's variables, password included; `force`: accept any lineage and serial."""
         return {
             "TF_HTTP_ADDRESS": f"{self.address}?force=true" if force else self.address,
             "TF_HTTP_LOCK_ADDRESS": self.address,
@@ -135,7 +130,7 @@ class StateServer:
             await requests.shutdown(_END_S)
 
     def _connected(self, requests: Any) -> Any:
-        """Return a new connection's protocol, closed unless the password comes in time; close the oldest of 256."""
+        """Protocol of a new connection, closed unless the password comes in time; closes the oldest of 256."""
         assert self._loop is not None  # noqa: S101
         if len(self._silent) >= _SILENT:
             self._close(next(iter(self._silent)))
@@ -153,7 +148,7 @@ class StateServer:
             timer.cancel()
 
     async def _handled(self, request: BaseRequest) -> StreamResponse:
-        """Answer one request, and close the connection; `on_rejected` hears of refusals but a wrong password."""
+        """Answer one request, close the connection; report refusals to `on_rejected`, except of a wrong password."""
         reply = await self._reply(request)
         if reply.message and reply.status is not HTTPStatus.UNAUTHORIZED:
             self._on_rejected(f"{request.method} was refused ({reply.status.value}): {reply.message}")

@@ -53,7 +53,7 @@ _AUDIT_S = 30.0
 
 
 def add_table(commands: Commands) -> None:
-    """Register the commands of `table`."""
+    """Register `table`."""
     table = add_group(commands, "table", "Show, check and maintain a Hudi table.", _EXAMPLES, CODES)
     _add_create(table)
     _add_queries(table)
@@ -103,7 +103,11 @@ def _add_queries(commands: Commands) -> None:
 
 
 def _create(arguments: Any) -> CommandAnswer:
-    """Create the table from `--column`s, or the schema of the Parquet file `--like`; InvalidInput for bad ones."""
+    """Create the table from `--column`s, or the schema of the Parquet file `--like`.
+
+    InvalidInput: a bad column or file, or `--bucket-by` without `--buckets`. Errors of `TableSpec` and `Table.create`
+    pass through.
+    """
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = _like(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
@@ -170,7 +174,7 @@ def _timeline(arguments: Any) -> CommandAnswer:
 
 
 def _info(arguments: Any) -> CommandAnswer:
-    """Return the table's settings, columns and sizes, after reading its timeline and all file names."""
+    """Answer with the table's settings, columns and sizes; reads its timeline and all file names."""
     table = opened(arguments)
     config, timeline = table.config(), table.timeline()
     snapshot = table.snapshot(timeline)
@@ -213,7 +217,7 @@ def _log(arguments: Any) -> CommandAnswer:
 
 
 def _commit(commit: Commit) -> dict[str, Any]:
-    """Return a commit's fields for JSON: rows summed over its files, their paths, and replaced file groups."""
+    """Commit's fields for JSON: rows summed over its files, their paths, and replaced file groups."""
     stats = [stat for stats in commit.metadata.stats.values() for stat in stats]
     return {
         "completed": commit.completion,
@@ -293,8 +297,7 @@ def _doctor(arguments: Any) -> CommandAnswer:
     return CommandAnswer(entries, title, columns, tuple(rows), below, REFUSED if wrong else DONE)
 
 
-# With the lock's audit, a box is pale from its last file to the acquisition of the lock, the longest possible wait,
-# then black until its commit.
+# With the lock's audit, a box is pale from its last file to the lock's acquisition, then black until its commit.
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 _WAIT = "#b9d3f0"
@@ -334,7 +337,7 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = ()) -> str:
-    """Return bars as SVG text, with a lane of the lock if `tenures` overlap their time."""
+    """Bars as SVG text, with a lane of the lock if `tenures` overlap their time."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
@@ -356,7 +359,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = (
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
     """Assign bars to lanes without overlaps; return each bar, by start, with its lane's index, and the lanes' names.
 
-    A lane has one named writer, other writers, or table services, which come last.
+    A lane is of one named writer, other writers, or (last) table services.
     """
     busy: list[tuple[str, int]] = []
     placed: list[tuple[Bar, int]] = []
@@ -377,7 +380,7 @@ def _drawn(placed: Sequence[tuple[Bar, int]], lane: int) -> tuple[list[Box], lis
 
 
 def _boxes(bar: Bar) -> list[Box]:
-    """Return a bar's box and, if known, those of waiting for the lock and holding it."""
+    """Bar's box and, if known, those of waiting for the lock and holding it."""
     boxes = [_box(bar.kind, bar.start_ms, bar.end_ms, bar.label)]
     if bar.held_ms is None:
         return boxes
@@ -393,7 +396,7 @@ def _box(kind: BarKind, start_ms: int, end_ms: int, words: str) -> Box:
 
 
 def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
-    """Return bars, by begin, of completed, pending and rolled-back instants, or of the `last` ones.
+    """Bars, by begin, of completed, pending and rolled-back instants, or of the `last` ones.
 
     Reads their metadata and, with `tenures`, lists the table's files. A savepoint marks its commit's bar.
     """
@@ -421,7 +424,7 @@ def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
 
 
 def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
-    """Return a completed instant's bar; reads a write's metadata, for its label, lane and lock times.
+    """Completed instant's bar; reads a write's metadata, for its label, lane and lock times.
 
     `made_ms`: modification times by path.
     """

@@ -1,4 +1,4 @@
-"""Commands that maintain tables; and the answers of all table commands."""
+"""Commands that maintain tables; answers of all table commands."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class CommandAnswer:
 
     @classmethod
     def of_rows(cls, title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> CommandAnswer:
-        """Build an answer of rows."""
         all_rows = tuple(rows)
         return cls([dict(zip(columns, row, strict=True)) for row in all_rows], title, columns, all_rows)
 
@@ -59,7 +58,6 @@ _UNKNOWN = "unknown: the write may have been applied; look at `lockprovider tabl
 
 
 def add_bucket_by(parser: argparse.ArgumentParser) -> None:
-    """Add `--bucket-by`."""
     text = "a key column that selects the bucket; repeatable (default: all)"
     option(parser, "--bucket-by", "COLUMN", text, [], action="append")
 
@@ -80,7 +78,7 @@ def add_table_command(
 
 
 def settings(arguments: Any) -> TableSettings:
-    """Return settings of an optimistic writer, changed by `--hoodie`; InvalidInput, InvalidSettings: a bad pair."""
+    """Settings of an optimistic writer, changed by `--hoodie`; InvalidInput, InvalidSettings: a bad pair."""
     options = {MODE_KEY: Mode.OPTIMISTIC.value}
     for pair in arguments.hoodie:
         key, equals, value = pair.partition("=")
@@ -91,7 +89,6 @@ def settings(arguments: Any) -> TableSettings:
 
 
 def opened(arguments: Any) -> Table:
-    """Open the table."""
     return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
 
 
@@ -134,7 +131,7 @@ def show(answer: CommandAnswer, *, as_json: bool) -> None:
 
 
 def _text(cell: object) -> str:
-    """Return a cell's text: "" for None, items joined by commas."""
+    """Cell's text: "" for None, items joined by commas."""
     match cell:
         case None:
             return ""
@@ -280,7 +277,7 @@ def _cluster(arguments: Any) -> CommandAnswer:
 
 
 def _archive(arguments: Any) -> CommandAnswer:
-    """Archive (`--dry-run`: list) by `--keep-min`, `--keep-max`, or settings; return instants, and what stops it."""
+    """Archive (`--dry-run`: list) by `--keep-min`, `--keep-max`, or settings; return the instants, and why no more."""
     table, limits = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if limits == (None, None) else KeepActive.of(*limits)
     result = table.archive(keep, dry_run=arguments.dry_run)
@@ -315,7 +312,10 @@ def _did(arguments: Any, verb: str) -> str:
 
 
 def _savepoint(arguments: Any) -> CommandAnswer | int:
-    """List savepoints, create one, or delete one; REFUSED if that is missing. InvalidInput: contrary options."""
+    """List savepoints, create one (default: of the last commit), or delete one; REFUSED if it is missing.
+
+    InvalidInput: contrary options.
+    """
     if (arguments.list and arguments.version) or (arguments.comment and (arguments.list or arguments.delete)):
         raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
     table = opened(arguments)
@@ -359,7 +359,10 @@ def _undone(table: Table, version: str) -> str:
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
-    """Roll back one pending write, or sweep what dead writers left; InvalidInput for `--force` without INSTANT."""
+    """Roll back one pending write, or else sweep, which also finishes plans of dead services.
+
+    InvalidInput: `--force` without INSTANT.
+    """
     if arguments.force and arguments.instant is None:
         raise InvalidInput("--force needs INSTANT, the pending write to roll back")
     table = opened(arguments)

@@ -40,7 +40,7 @@ _command = partial(add_command, url="the log's folder: s3://bucket/orders")
 
 
 def add_wal(commands: Commands) -> None:
-    """Register the commands of `wal`."""
+    """Register `wal`."""
     wal = add_group(commands, "wal", "Append to a shared log and read it. The log is a ring of objects.", _EXAMPLES)
     create = _command(wal, "create", _create, "Create the log; does nothing if it exists with the same settings.")
     how = create.add_mutually_exclusive_group()
@@ -138,9 +138,9 @@ def _reader(log: Wal, arguments: Any) -> LogReader | None:
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
-    """Print each record: text, or with `--json` position and text (base64 if not UTF-8); then also a seal.
+    """Print each record as text, or with `--json` its position and text (base64 if not UTF-8), then a seal.
 
-    Commits the reader after each batch.
+    Commits `reader` after each batch.
     """
     for batch in batches:
         for offset, record in enumerate(batch.records, batch.start.offset):

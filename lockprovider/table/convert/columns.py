@@ -1,7 +1,6 @@
-"""Column types and the rules of their conversion.
+"""Column types, and the rules of their conversion.
 
-`WRITE` applies to a user's rows; SPECIFICATION.md's table of types is generated from it. `READ` applies to files older
-than the widening of a column.
+`WRITE` is for a user's rows (SPECIFICATION.md has its table), `READ` for files older than the widening of a column.
 
 Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for `READ`.
 """
@@ -25,8 +24,7 @@ COLUMN_TYPES = (
     "bool", "int32", "int64", "float32", "float64", "decimal", "string", "binary", "date", "timestamp", "timestamp UTC",
 )  # fmt: skip
 
-# CHECKED: a value that would change is refused. DIGITS: every value fits if the column has the digits, else as CHECKED.
-# ROUNDED: the value becomes what JVM Hudi makes of it.
+# CHECKED: refuses values that would change. DIGITS: likewise, unless the column has the digits. ROUNDED: as JVM Hudi.
 LOSSLESS, CHECKED, DIGITS, ROUNDED, REFUSED = "L", "V", "D", "R", "-"
 
 
@@ -65,7 +63,7 @@ OTHER = "time, duration, interval, union, other"
 
 
 def family(kind: pa.DataType) -> str:
-    """Return the name of a type's row in the rules, such as `int32`; `OTHER` if no plain column holds it."""
+    """Name of a type's row in the rules, such as `int32`; `OTHER` if no plain column holds it."""
     if kind in _FAMILIES:
         return _FAMILIES[kind]
     if isinstance(kind, pa.BaseExtensionType):
@@ -121,15 +119,15 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 
 
 # Decisions:
-# - float64 into float32 must be exact, so 0.1 is refused: a filter `f = 0.1` would no longer find the row.
+# - float64 into float32 must be exact: a filter `f = 0.1` would no longer find 0.1.
 # - A date into a timestamp is refused: engines differ in whose midnight it is.
 # - -0.0 fits integers and decimals, and loses its sign.
-# - float64 refuses an int64 beyond 2**53 even if it holds it (2**60): casting back saturates on some processors.
-# - Two equal keys in one map are refused: a log file and a JVM rewrite of a base file would keep one of them.
+# - float64 refuses every int64 beyond 2**53: casting back saturates on some processors.
+# - Two equal keys in a map are refused: log files and JVM rewrites would keep one.
 # - A write widens no column; JVM Hudi does (int to bigint).
 WRITE = Rules.of(
     "WRITE",
-    # columns: bool int32 int64 float32 float64 decimal string binary date timestamp, timestamp UTC
+    # in the order of COLUMN_TYPES
     """
     null                       | L L L L L L L L L L L
     bool, bool8                | L - - - - - - - - - -
@@ -179,12 +177,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a new table's schema, nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
+    """Schema of a new table, nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 
 def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
-    """Return all fields but Hudi's meta columns; warn if there are any."""
+    """Return all fields but Hudi's meta columns; warn of these."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
         message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
@@ -211,7 +209,7 @@ def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
 
 
 def _check_names(names: Sequence[str], path: str) -> None:
-    """Raise `UnsupportedSchema` for an invalid, reserved or (in any letter case) repeated name in a struct."""
+    """Raise `UnsupportedSchema` for an invalid, reserved or (in any letter case) repeated name in the struct `path`."""
     spellings: dict[str, str] = {}
     owner = f" in {path!r}" if path else ""
     for name in names:
@@ -230,9 +228,10 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """Return the type that a table stores for `kind`, such as int32 for int8: decoded, nested fields nullable.
+    """Type that a table stores for `kind`, such as int32 for int8: decoded, nested fields nullable.
 
-    Raises `UnsupportedSchema` for other types, empty structs, map keys other than text.
+    Raises `UnsupportedSchema` for other types, empty structs, bad names, map keys other than text; `path`: the
+    column's.
     """
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return stored_type(kind.value_type, path)
@@ -254,8 +253,7 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
     """Return the table's schema with the columns of `added`, nullable and last.
 
-    A column's name may be a path, as in `Table.add_columns`. May raise UnsupportedSchema, or InvalidInput for an
-    unknown path.
+    A name may be a path, as in `Table.add_columns`. Raises UnsupportedSchema; InvalidInput for an unknown path.
     """
     evolved = list(table)
     for column in without_meta_columns(added):
@@ -273,9 +271,9 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Return a type like `owner` with only one field, of type `kind` at its inner path `rest`; `path`: the owner's.
+    """Type like the nested `owner`, with one field only: a new one of type `kind`, at the path `rest` inside it.
 
-    Raises InvalidInput if `rest` leads into no struct.
+    Raises InvalidInput, with the owner's `path`, if `rest` leads into no struct.
     """
     name, _, deeper = rest.partition(".")
     if types.is_struct(owner):
@@ -291,7 +289,10 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return `old` with the fields of `new` added last, nested ones too; raise `UnsupportedSchema` for conflicts."""
+    """Return `old` with the new fields of `new` last, nested ones too; common fields keep their type.
+
+    Raises `UnsupportedSchema`, with the struct's `path`, for names alike, or types that do not fit.
+    """
     fields, by_name = list(old), {field.name: number for number, field in enumerate(old)}
     for field in new:
         number = by_name.get(field.name)
@@ -326,7 +327,10 @@ def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
 
 
 def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
-    """Yield the fields, at any depth, that `source` has and `table` lacks, named by their paths."""
+    """Yield the fields, at any depth, of `source` that `table` lacks, named by their paths.
+
+    Two types of different kinds give none.
+    """
     (kind, known), (source_kind, fields) = _parts(table), _parts(source)
     for name, inner in fields.items() if kind == source_kind else ():
         inner_path = f"{path}.{name}" if path else name
@@ -345,7 +349,7 @@ def _parts(kind: pa.DataType) -> tuple[str, dict[str, pa.DataType]]:
 
 
 def leaf_types(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
-    """Return path and type of each leaf column, without map keys."""
+    """Path and type of each leaf column, without map keys."""
     return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
 
 

@@ -1,4 +1,4 @@
-"""Kernels: functions that convert an array to a column's type. Only those of the rule `ROUNDED` change values.
+"""Kernels: functions that convert an array to a column's type.
 
 A kernel is pyarrow's cast, except where that rounds, truncates, parses, or is one bit off.
 """
@@ -32,7 +32,7 @@ class TooLong(Exception):
 
 
 def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Return the kernel that converts arrays to `column`; unless `rule` is `ROUNDED`, changed values raise WouldChange.
+    """Kernel that converts arrays to `column`; it raises WouldChange, unless `rule` is `ROUNDED`, or TooLong.
 
     `rule` must not be `REFUSED`.
     """
@@ -105,7 +105,7 @@ def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Convert floats to the decimals of their shortest text, large whole numbers exactly; pyarrow's cast rounds.
+    """Convert floats to the decimals of their shortest text, large whole numbers exactly.
 
     Raises WouldChange for NaN, infinity, and too many digits.
     """
@@ -137,7 +137,7 @@ def _java_text(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _java_number(word: str) -> str:
-    """Rewrite a float's text as Java does: plain from 0.001 to 10,000,000, else with an exponent, or `Infinity`."""
+    """Rewrite a float's text as Java does: plain from 0.001 to below 10,000,000, else with an exponent; `Infinity`."""
     number = Decimal(word)
     if not number.is_finite():
         return "NaN" if number.is_nan() else f"{'-' if number < 0 else ''}Infinity"
@@ -173,7 +173,7 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Rebase large text or bytes to 32-bit offsets, or raise TooLong; pyarrow's cast fails beyond 2 GiB of buffer."""
+    """Rebase large text or bytes to 32-bit offsets, or raise TooLong; pyarrow's cast fails for such slices."""
     if len(values) == 0:
         return pa.array([], column)
     _, offsets, data = values.buffers()
@@ -207,7 +207,7 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
-    """Return the position of a key that equals an earlier key of its map, or None; `lengths` counts each map's keys."""
+    """Position of a key that equals an earlier key of its map, or None; `lengths` counts each map's keys."""
     if lengths.max(initial=0) <= 1:
         return None
     encoded = keys.dictionary_encode()
@@ -233,7 +233,7 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """Return the elements of all lists, in order, without those hidden under null lists; `lengths`: of the lists."""
+    """Elements of all lists, in order, without those hidden under null lists; `lengths`: of the lists."""
     elements = lists.values
     filled = lengths > 0
     if not filled.any():
@@ -252,10 +252,7 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
-    """Return the values at these positions, null at null ones; raise TooLong if 32-bit offsets may not suffice.
-
-    pyarrow 18 then returns damaged arrays.
-    """
+    """Return the values at these positions, null at null ones; raise TooLong if 32-bit offsets may not suffice."""
     if types.is_string(values.type) or types.is_binary(values.type):
         lengths = pc.binary_length(values)
         size = (pc.max(lengths).as_py() or 0) * len(places)

@@ -33,9 +33,8 @@ def compile_plan(
 ) -> Plan:
     """Make the plan that converts rows of schema `source` to the columns of `table`.
 
-    A field that `source` lacks becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`.
-    With rules `READ` it becomes null, and columns that `table` lacks are left out. Raises DoesNotFit (with `READ`
-    Corrupt) with every misfit.
+    A missing field becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`. `READ` makes it
+    null, and leaves out columns that `table` lacks. Raises DoesNotFit (with `READ` Corrupt) with every misfit.
     """
     plan = Plan(source, table, missing, rules, tuple(needed))
     plan.steps  # noqa: B018 - raises
@@ -89,7 +88,7 @@ def _is_refused(kernel: Callable[[pa.Array], Any], values: pa.Array) -> bool:
 
 
 def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
-    """Return the position of the first refused value, by bisection; there must be one. `is_refused` tests slices."""
+    """Position of the first refused value, by bisection; there must be one. `is_refused` tests slices."""
     start, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -102,7 +101,7 @@ def _first(is_refused: Callable[[pa.Array], bool], values: pa.Array) -> int:
 
 @dataclass(slots=True)
 class _Compiler:
-    """Maker of a plan's steps. Its methods raise nothing, and append to `misfits`."""
+    """Maker of a plan's steps. Its methods raise nothing, and append to `misfits`; `path` names the field there."""
 
     missing: OnMissing
     rules: Rules
@@ -118,7 +117,7 @@ class _Compiler:
         """Match fields by name; return each target field's source index (None if missing) and step.
 
         Appends misfits of repeated fields; except with `READ`, of unknown ones, and missing ones that are `needed`, not
-        nullable, or refused by `missing`. `path`: their struct's.
+        nullable, or refused by `missing`. `path`: their struct's, empty for columns.
         """
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
@@ -155,7 +154,7 @@ class _Compiler:
         return _required(conversion, Misfit.null(path, str(field.type)))
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step that decodes and converts arrays; if the types do not fit, append a misfit."""
+        """Return the step that decodes and converts arrays of the field `path`; append a misfit if types do not fit."""
         if (types.is_dictionary(source) and not types.is_dictionary(target)) or types.is_run_end_encoded(source):
             return _encoded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):
@@ -165,7 +164,7 @@ class _Compiler:
         return self._nested(source, target, path) or self._value(source, target, path)
 
     def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert | None:
-        """Return the step between two structs, two maps or two lists; None for other types."""
+        """Step between two structs, two maps or two lists; None for other types."""
         if types.is_struct(source) and types.is_struct(target):
             inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
             return _struct_of(self.fields(inner, outer, path), outer)
@@ -197,7 +196,7 @@ def _has_checks(kind: pa.DataType) -> bool:
 
 
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
-    """Return a step that runs `kernel`, and raises `_ValueMisfit` with `misfit` if values would change."""
+    """Step that runs `kernel`, and raises `_ValueMisfit` with `misfit` if values would change."""
 
     def convert(values: pa.Array) -> pa.Array:
         return kernel(values, target)
@@ -224,7 +223,7 @@ def _required(step: Convert, misfit: Misfit) -> Convert:
 
 
 def _encoded(step: Convert) -> Convert:
-    """Return the step that converts the values of a dictionary or of runs, then repeats them.
+    """Step that converts the values of a dictionary or of runs, then repeats them.
 
     It ignores a dictionary's misfits that no row uses.
     """
@@ -249,7 +248,7 @@ def _encoded(step: Convert) -> Convert:
 
 
 def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.Field]) -> Convert:
-    """Return the step between structs; `steps` holds each field's source index (None: nulls) and step."""
+    """Step between structs; `steps` holds each field's source index (None: nulls) and step."""
     steps = list(steps)
 
     def run(values: pa.Array) -> pa.Array:
@@ -275,7 +274,7 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
 
 
 def _list_of(step: Convert, target: pa.DataType) -> Convert:
-    """Return a step that converts lists of any kind to `target`, their elements by `step`; null lists stay null."""
+    """Step that converts lists of any kind to `target`, their elements by `step`; null lists stay null."""
 
     def run(values: pa.Array) -> pa.Array:
         lengths = kernels.lengths_of(values)
@@ -287,10 +286,10 @@ def _list_of(step: Convert, target: pa.DataType) -> Convert:
 
 
 def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit | None) -> Convert:
-    """Return a step between maps; a repeated key raises `_ValueMisfit` with `misfit`, or stays without it."""
+    """Step between maps; a repeated key raises `_ValueMisfit` with `misfit`; without, both stay."""
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert the keys and values of maps; with `misfit`, equal keys raise `_ValueMisfit`."""
+        """Convert maps; with `misfit`, equal keys raise `_ValueMisfit`."""
         # maps as lists of structs, without a copy
         inner, buffers = values.values, values.buffers()[:2]
         entries = pa.Array.from_buffers(
@@ -309,7 +308,7 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
 
 @dataclass(frozen=True)
 class Plan:
-    """Conversion of rows of one schema to another, made by `compile_plan` from the same arguments. Picklable."""
+    """Conversion of rows, made by `compile_plan` from the same arguments. Picklable."""
 
     source: pa.Schema
     table: pa.Schema
@@ -324,8 +323,7 @@ class Plan:
     def steps(self) -> list[tuple[int | None, Convert]]:
         """Each table column's index in the rows (None if missing) and step.
 
-        Unless `rules` is `READ`, warns of meta columns in `source`. Raises DoesNotFit (with `READ` Corrupt) with all
-        misfits.
+        Raises DoesNotFit (with `READ` Corrupt) with all misfits. Except with `READ`, warns of meta columns.
         """
         if self.rules is not READ:
             without_meta_columns(self.source)
@@ -342,8 +340,8 @@ class Plan:
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
         """Convert rows; those of another schema than `source` get a plan of their own.
 
-        Raises DoesNotFit (with `READ` Corrupt) with the first value that does not fit, and its row; InvalidRecords for
-        a too long one.
+        Raises DoesNotFit (with `READ` Corrupt) with the first misfit's value and row, InvalidRecords for a too long
+        value.
         """
         if rows.schema is not self.source and not rows.schema.equals(self.source, check_metadata=True):
             return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
@@ -356,9 +354,9 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; `_same` keeps it.
+        """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; after `_same` return it itself.
 
-        Raises the plan's error for the first value that does not fit.
+        Raises DoesNotFit (with `READ` Corrupt) for the first misfit, InvalidRecords for a too long value.
         """
         if step is _same:
             return column

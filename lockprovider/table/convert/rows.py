@@ -1,6 +1,6 @@
 """Input of rows: pandas or polars frames, and pyarrow Tables, RecordBatches and readers.
 
-Columns get the Arrow types of their library, not yet the table's. NaN of pandas becomes null, NaN of Arrow stays NaN.
+Columns keep the Arrow types of their library. NaN of pandas becomes null, NaN of Arrow stays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.T
 def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
     """Return a RecordBatchReader unchanged, and other rows as a table in memory.
 
-    `columns` returns the table's columns, and is called only for pandas objects that may be maps or structs. Raises
+    `columns` returns the table's columns, called only for pandas objects that may be maps or structs. Raises
     InvalidRecords for other objects or bad names, UnsupportedSchema for what Arrow cannot hold.
     """
     match rows:
@@ -91,7 +91,8 @@ def _dtypes(dtype: Any) -> Iterator[Any]:
 def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
     """Convert a pandas DataFrame without its index, NaN to null.
 
-    `columns` returns the table's columns, to tell maps from structs; called at most once.
+    `columns` returns the table's, which tell maps from structs; called at most once. Raises InvalidRecords for bad
+    names, UnsupportedSchema for mixed values.
     """
     names = list(frame.columns)
     _check_names(names)
@@ -138,7 +139,10 @@ def _has(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
 
 
 def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
-    """Convert Python objects by their own types, NaN to null; `column_type` only tells maps from structs."""
+    """Convert Python objects by their own types, NaN to null; `column_type` only tells maps from structs.
+
+    Raises ValueError, TooLong and errors of pyarrow.
+    """
     values = [None if _is_null(value) else value for value in values]
     present = [value for value in values if value is not None]
     mask = pa.array([value is None for value in values], pa.bool_())

@@ -58,7 +58,7 @@ PointInTime = TableVersion | None
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Commit:
-    """One completed write: its begin and completion times (17 digits, UTC), its action, and its metadata.
+    """Completed write; `instant` is its begin. Times have 17 digits, in UTC.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -83,7 +83,7 @@ class Commit:
 
     @property
     def extra(self) -> dict[str, str]:
-        """The extra metadata that the writer gave."""
+        """The writer's extra metadata."""
         return dict(self.metadata.extra)
 
 
@@ -98,7 +98,7 @@ class CommitHistory(list[Commit]):
     """
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of the newest 50 commits, newest first, for notebooks."""
+        """HTML table of the newest 50 commits, newest first."""
         names = "completion", "operation", "instant", "partitions", "files", "inserts", "updates", "deletes"
         rows: list[tuple[object, ...]] = []
         for commit in reversed(self[-_SHOWN:]):
@@ -114,7 +114,7 @@ class CommitHistory(list[Commit]):
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    """Return the snapshot of a moment (None: now, cached while valid), or raise `HistoryGone`; may list files."""
+    """Snapshot of a moment (None: now, cached while valid); may list files, or raise `HistoryGone`."""
     return repeat_while_stale(partial(_snapshot, table, as_of))
 
 
@@ -128,7 +128,6 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def snapshot_by(table: TableContext, timeline: Timeline, as_of: PointInTime) -> Snapshot:
-    """Return a moment's snapshot, from one listing."""
     if as_of is None:
         return table.snapshot_of(timeline)
     return snapshot_at(table, timeline, moment_of_version(timeline, as_of, table.current.last_archived))
@@ -201,7 +200,7 @@ class PartitionChanges:
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Read the touched file groups, and return the changed rows."""
+        """Return the changed rows."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
             for scan in (self.before, self.after)
@@ -277,7 +276,7 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        """List timeline and files, and plan the changes; raise Stale or HistoryGone if they vanished."""
+        """Plan the changes of one listing; raise Stale or HistoryGone if files vanished."""
         # A listing of several pages may lack the earlier of two commits. A second one has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()

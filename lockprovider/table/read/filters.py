@@ -1,6 +1,6 @@
 """Row filters: select rows of a table, and exclude files and row groups without such rows.
 
-A filter is a postfix program that a loop runs, as a pyarrow expression of some thousand parts crashes the process.
+A filter is a postfix program that a loop runs: a pyarrow expression of thousands of parts crashes the process.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Like:
 class OneOf:
     """`column in (values)` or `not in`; `=` has one value, or none if the type lacks it.
 
-    `Chain.add` and `negate` change it while a filter is built. With `matches_null`, null is an ordinary value, as in
-    pyarrow; else as in SQL.
+    `Chain.add` and `negate` change it while a filter is built. `matches_null`: null is a value, as in pyarrow; else as
+    in SQL.
     """
 
     column: str
@@ -81,7 +81,6 @@ class OneOf:
     _array: pa.Array | None = field(default=None, repr=False, compare=False)
 
     def mask(self, column: pa.ChunkedArray) -> Any:
-        """Return true, false or null for each value of the column."""
         answers = self._is_in(column)
         if self.matches_null:
             answers = pc.if_else(pc.is_null(column), self.has_null, answers)
@@ -90,7 +89,7 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Return a mask of the rows whose value is in `array`; null rows give null, and -0.0 equals 0.0."""
+        """Mask of the rows whose value is in `array`; null rows give null, and -0.0 equals 0.0."""
         array = self.array
         if len(array) == 0:  # Also of types that cannot be compared.
             return pc.if_else(pc.is_valid(column), False, pa.scalar(None, pa.bool_()))
@@ -102,21 +101,20 @@ class OneOf:
 
     @property
     def array(self) -> pa.Array:
-        """The values; computed once."""
         if self._array is None:
             array = pa.array(self.values, self.kind)
             self._array = pc.add(array, pa.scalar(0.0, self.kind)) if types.is_floating(self.kind) else array
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Return expressions that hold for all rows answered true, and false."""
+        """Expressions that hold for all rows answered true, and false."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Return an expression true of all rows in the list; ignores `negated`. None for floats.
+        """Expression true of all rows in the list; ignores `negated`. None for floats.
 
         For many values, it covers their range.
         """
@@ -157,23 +155,21 @@ class Filter:
 
     @property
     def columns(self) -> list[str]:
-        """The columns in the filter."""
         name_lists = (_columns_of(step) for step in self.steps if not isinstance(step, str))
         return list(dict.fromkeys(name for names in name_lists for name in names))
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """Return the rows for which the filter is true."""
         starts = range(0, max(1, rows.num_rows), _PART_ROWS)
         parts = (rows.slice(start, _PART_ROWS) for start in starts)
         return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
-        """Return whether `bound` may use Parquet's statistics, which ignore NaN and zero's sign."""
+        """Whether `bound` may use Parquet's statistics, which ignore NaN and zero's sign."""
         name_lists = (step.columns for step in self.steps if isinstance(step, OfArrow))
         return not any(has_floats(schema.field(name).type) for names in name_lists for name in names)
 
     def bound(self) -> Any:
-        """Return an expression of limited size that holds for all kept rows; None excludes no row."""
+        """Expression of limited size that holds for all kept rows; None excludes no row."""
         stack: list[tuple[_Bound, _Bound]] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -190,7 +186,7 @@ class Filter:
         return stack[0][0][0]
 
     def _mask(self, rows: pa.Table) -> Any:
-        """Evaluate all steps on these rows; return true, false or null for each."""
+        """Evaluate all steps; return true, false or null for each row."""
         stack: list[Any] = []
         for step in self.steps:
             if not isinstance(step, str):
@@ -211,7 +207,7 @@ def _columns_of(question: Question) -> Sequence[str]:
 
 
 def _mask_of(question: Question, rows: pa.Table) -> Any:
-    """Return true, false or null for each row; a pyarrow expression imports acero and pandas."""
+    """Mask of true, false or null for each row; a pyarrow expression imports acero and pandas."""
     match question:
         case IsNull(column):
             mask = pc.is_null(rows.column(column))
@@ -224,7 +220,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
         case OneOf(column):
             mask = question.mask(rows.column(column))
         case OfArrow(expression):
-            acero = import_module("pyarrow.acero")  # A late import, since it loads pandas.
+            acero = import_module("pyarrow.acero")  # loads pandas
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
             projection = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
             mask = acero.Declaration.from_sequence([source, projection]).to_table(use_threads=False).column(0)
@@ -232,7 +228,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Return expressions that hold for each row answered true, and false; None where statistics cannot tell."""
+    """Expressions that hold for each row answered true, and false; None where statistics cannot tell."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):
@@ -278,7 +274,6 @@ def _within_either(first: _Bound, second: _Bound) -> _Bound:
 
 
 def both(first: Filter, second: Filter) -> Filter:
-    """Join two filters by `and`."""
     return Filter((*first.steps, *second.steps, AND))
 
 
@@ -294,7 +289,7 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term that begins at index `start` of `steps` to earlier ones, in place.
+        """Join the term that begins at index `start` of `steps` to earlier ones, if any, in place.
 
         Appends the word, or moves the values of a list into an earlier question on its column.
         """
@@ -324,7 +319,7 @@ def negate(steps: list[FilterStep], start: int) -> None:
 
 
 def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Question:
-    """Return the question `column sign literal` of a column of type `kind`.
+    """Question `column sign literal` of a column of type `kind`.
 
     It is a `OneOf` for `=`, `!=` and literals below all values.
     """
@@ -339,7 +334,6 @@ def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Qu
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Return whether it is or contains a float."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
     return bool(types.is_floating(kind)) or any(map(has_floats, inner))
 

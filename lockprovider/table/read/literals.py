@@ -36,7 +36,7 @@ _LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 class LiteralMisfit(ValueError):
-    """The text of a literal's error; says what to write."""
+    """Error of a literal; says what to write."""
 
 
 class Position(NamedTuple):
@@ -76,7 +76,7 @@ def time_of(text: str) -> TimeLiteral:
 
 
 def day_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a day; other text raises `LiteralMisfit`."""
+    """Parse an ISO day; other text raises `LiteralMisfit`."""
     try:
         if re.fullmatch(_DAY, text, re.ASCII):
             return _midnight(date.fromisoformat(text).toordinal() - _EPOCH)
@@ -90,7 +90,7 @@ def _midnight(days: int) -> TimeLiteral:
 
 
 def _moment(match: re.Match[str]) -> TimeLiteral:
-    """Convert a matched ISO text by its zone; a day, time or zone that does not exist raises ValueError."""
+    """Convert a matched ISO text; a day, time or zone that does not exist raises ValueError."""
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
@@ -145,11 +145,9 @@ def literal_of(value: Any) -> Any:
 
 
 def _in_integers(value: Any, kind: pa.DataType) -> Position | None:
-    """Locate a number among the integers of `kind`; return None for a boolean or another value.
+    """Locate a number among the integers of `kind`; None: no number. NaN raises LiteralMisfit.
 
-    NaN raises LiteralMisfit.
-
-    Outside their range it is inexact, and its floor the greatest above, None below.
+    Above their range, the floor is the greatest integer; below it, None.
     """
     if not _is_number(value):
         return None
@@ -189,7 +187,7 @@ def _exact(value: float | Decimal) -> Decimal:
 
 
 def _in_floats(value: Any, kind: pa.DataType) -> Position | None:
-    """Return the nearest float's position, exact even if rounded; beyond the range, the largest float or -inf, inexact.
+    """Position of the nearest float, exact even if rounded; beyond the range, the largest float or -inf, inexact.
 
     None: no number. NaN raises LiteralMisfit.
     """
@@ -212,7 +210,7 @@ def _among(kind: type) -> Callable[[Any, pa.DataType], Position | None]:
 
 
 def _in_texts(value: Any, _: pa.DataType) -> Position | None:
-    """Return a text's position, always exact; None for another value. A lone surrogate raises `LiteralMisfit`."""
+    """Position of a text, always exact; None for another value. A lone surrogate raises `LiteralMisfit`."""
     if not isinstance(value, str):
         return None
     try:

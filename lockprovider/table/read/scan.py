@@ -53,7 +53,7 @@ class ScanPlan:
 
     Attributes:
         schema: the columns of the result; `read` also has the filter's.
-        bound: an expression true of all requested rows; None excludes no row group.
+        bound: an expression true of all requested rows, or None.
         merged: columns to read of slices with logs, and their merge rule.
     """
 
@@ -66,7 +66,6 @@ class ScanPlan:
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return a caller's column names; raise InvalidInput if one comes twice."""
     names = None if columns is None else check_texts(columns, "columns", "names of columns")
     if names and len(set(names)) < len(names):
         raise InvalidInput(f"columns={shown([*names])} names a column twice: name each once")
@@ -86,7 +85,7 @@ def plan_scan(
     """Plan which files to read for the requested rows; calls `ranges_of` (`TablePlace.ranges`) at most once.
 
     `columns` and `where` may name Hudi's meta columns, which `schema` and `columns=None` lack. Raises InvalidInput if
-    either does not fit.
+    either does not fit, UnsupportedTable for log files without their ordering column.
     """
     columns = checked_columns(columns)
     full = hudi_schema.with_meta(schema)
@@ -111,7 +110,6 @@ def plan_scan(
 
 
 def filter_of(where: Where, full: pa.Schema) -> Filter:
-    """Convert a caller's filter."""
     if isinstance(where, Filter):
         return where
     if isinstance(where, str):
@@ -131,13 +129,12 @@ def to_table(
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """Read in batches, opening each file when it is reached."""
+    """Read in batches, opening each file when reached."""
     batches = (batch for file_slice in scan.slices for batch in _batches(place, scan, file_slice, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
 def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.Table:
-    """Read one slice's filtered rows."""
     return pa.Table.from_batches(_batches(place, scan, file_slice), scan.schema)
 
 
@@ -155,7 +152,10 @@ def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
-    """Return columns and rule to merge, None without log files; UnsupportedTable for missing ordering columns."""
+    """Return `read` with the columns that merging logs needs, and the rule; None if no slice has logs.
+
+    Raises UnsupportedTable for missing ordering columns; `full`: all columns, with Hudi's own.
+    """
     if not any(file_slice.logs for file_slice in slices):
         return None
     rule = MergeRule.of(config)
@@ -198,7 +198,7 @@ def _pruned(
 
 
 def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
-    """Return an expression true of all rows of a partition, by its path; `true` if paths are not values."""
+    """Expression true of all rows of a partition, by its path; `true` if paths are not values."""
     sure = pc.scalar(True)
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])

@@ -180,7 +180,7 @@ class _Parser:
         return pattern
 
     def _list(self, name: str, kind: pa.DataType) -> OneOf:
-        """Consume a list in parentheses; return a `OneOf` of the values that the column's type can hold."""
+        """Consume a list in parentheses; return a `OneOf` of the values its type can hold, or raise InvalidInput."""
         self._expect("(")
         one_of = OneOf(name, kind, [])
         while True:

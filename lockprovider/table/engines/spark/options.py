@@ -313,7 +313,7 @@ _OF_TABLES: Mapping[str, tuple[Parser, str, tuple[str, ...]]] = {
     "record_keys": (_some_names, "record_keys", (KEY_OPTION, "hoodie.table.recordkey.fields")),
     "partition_by": (_names, "partition_fields", (f"{_OF_WRITES}partitionpath.field", "hoodie.table.partition.fields")),
     "ordering": (
-        _some_names,
+        _names,
         "ordering_fields",
         (_ORDERING, f"{_OF_WRITES}precombine.field", "hoodie.table.precombine.field"),
     ),
@@ -393,7 +393,7 @@ class HudiWrite:
         """Build the spec of a new table; InvalidInput without a name."""
         if not self.given.get("name"):
             raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
-        (ordering,) = self.given.get("ordering", (None,))
+        ordering = next(iter(self.given.get("ordering", ())), None)
         return TableSpec(schema=schema, **{"record_keys": (), **self.given, "ordering": ordering})
 
     def check(self, config: TableConfig) -> None:

@@ -38,6 +38,8 @@ def test_options_define_a_new_table() -> None:
     )
     found = HudiWrite.of({"hoodie.table.recordkey.fields": "id, part", "hoodie.table.name": "t"})
     assert found.spec(SCHEMA) == TableSpec("t", SCHEMA, ("id", "part"))
+    found = HudiWrite.of({**WHOLE, f"{W}precombine.field": "", "hoodie.table.ordering.fields": " "})
+    assert found.spec(SCHEMA) == TableSpec("trips", SCHEMA, "id", "part"), "no ordering, as for Hudi"
     with pytest.raises(InvalidInput, match=r"hoodie\.table\.name is missing"):
         HudiWrite.of({f"{W}recordkey.field": "id"}).spec(SCHEMA)
     with pytest.raises(InvalidRecords, match="name columns of"):
@@ -91,7 +93,6 @@ def test_option_chooses_the_write_operation(
         ({f"{W}hive_style_partitioning": "yes"}, "is neither true nor false"),
         ({f"{W}recordkey.field": ""}, f"{W}recordkey.field= names nothing"),
         ({"hoodie.table.recordkey.fields": " ,"}, "hoodie.table.recordkey.fields=, names nothing"),
-        ({f"{W}precombine.field": ""}, f"{W}precombine.field= names nothing"),
     ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -125,6 +126,7 @@ def test_delete_is_refused_with_mode_overwrite() -> None:
         (f"{W}recordkey.field", "id,part", "id"),
         (f"{W}partitionpath.field", "", "part"),
         ("hoodie.table.ordering.fields", "id", "ts"),
+        ("hoodie.table.ordering.fields", "", "ts"),
         ("hoodie.table.name", "others", "trips"),
         (f"{W}table.type", "MERGE_ON_READ", "COPY_ON_WRITE"),
         (f"{W}hive_style_partitioning", "true", "false"),
@@ -135,6 +137,7 @@ def test_options_that_contradict_an_existing_table_are_refused(key: str, value: 
     config = HudiWrite.of(WHOLE).spec(SCHEMA).config()
     HudiWrite.of(WHOLE).check(config)
     HudiWrite.of({}).check(replace(config, name="any"))
+    HudiWrite.of({f"{W}precombine.field": ""}).check(replace(config, ordering_fields=()))
     with pytest.raises(InvalidInput, match=re.escape(f"{key}={value}, but the existing table has {found}:")):
         HudiWrite.of({**said, key: value}).check(config)
 
@@ -182,3 +185,17 @@ def test_write_opens_its_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     job.commit([TaskResult(txn.begin, [], None)], BatchId.of("orders", 0))
     assert opened == [table.url] * 2, "an empty batch is committed in another process, and reported by its table"
     txn.leave()
+
+
+def test_abort_by_another_process_removes_the_staged_files_of_its_tasks(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", SCHEMA, "id", "part"))
+    options, hudi_write = SparkOptions.of({"path": table.url}), HudiWrite.of({f"{W}operation": "upsert"})
+    planning, aborting = (WriteJob(options, hudi_write, SCHEMA) for _ in range(2))
+    rows = pa.record_batch([pa.array([1]), pa.array(["a"]), pa.array([2])], schema=SCHEMA)
+    for job in (planning, aborting):
+        assert job.check() is not None
+    assert planning.stage is not None
+    (staged,) = planning.stage.write(iter([rows]))
+    assert (tmp_path / "t" / staged.path).exists()
+    aborting.abort([TaskResult("", [], None, [staged])])
+    assert not (tmp_path / "t" / staged.path).exists()

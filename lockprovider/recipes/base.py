@@ -1,4 +1,4 @@
-"""Base classes of the recipes, a store check, and `Batcher`, whose thread writes operations in batches."""
+"""Base classes of the recipes, and `Batcher`, whose thread writes operations in batches."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AtUrl:
 
     @classmethod
     def open(cls: type[Opened], url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Opened:
-        """Open the object at a URL, without a request. `storage_options` are fsspec's, `options` those of the class.
+        """Open the object at a URL, without a request. `storage_options` are fsspec's, `options` the class's.
 
         Raises:
             InvalidUrl, NotSupported: no store has such a URL.
@@ -109,8 +109,6 @@ class Recipe(AtUrl, ProcessBound):
 
 
 class RecipeForTasks(EnteredByTasks[R]):
-    """Base of the recipes for tasks."""
-
     _of: ClassVar[type[Any]]
 
     def __init__(self, store: Store, path: str, **options: Any) -> None:
@@ -127,8 +125,6 @@ class RecipeForTasks(EnteredByTasks[R]):
 
 
 class StoreCheck:
-    """Checks once that a store keeps write conditions."""
-
     def __init__(self, store: Store, path: str) -> None:
         folder = path.rpartition("/")[0]
         self._root = store
@@ -160,11 +156,11 @@ Waiting = tuple[Op, "Later[T]"]
 
 _MOST_WAITING = 10_000
 DRAIN_S = 5.0  # at the interpreter's end
-_GCS_PACE_S = 1.0  # one write a second of one object
-_CLOCK = Machine()  # threads always wait in real time
+_GCS_PACE_S = 1.0  # a limit of GCS
+_CLOCK = Machine()  # threads wait in real time
 _STARTS_S = 0.001
-# A write waits for as many operations as the last one carried, at most this fraction of its time: answered callers come
-# again, and would split into two groups that take turns.
+# A write waits for as many operations as the last one carried, at most this fraction of its time: else answered callers
+# would split into two groups that take turns.
 PATIENCE = 0.15
 LEARNED_S = 60.0  # after throttling
 THROTTLED_PACE_S = 1.0
@@ -172,8 +168,6 @@ THROTTLED_PACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Backlog(Generic[T]):
-    """Waiting operations, and facts about the last write."""
-
     waiting: tuple[T, ...] = ()
     under_way: tuple[T, ...] = ()
     last_count: int = 0
@@ -208,8 +202,8 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
 class Batcher(ProcessBound, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
-    Each operation is in at most one write, in the order of arrival. `pace_s` is the time from an answer to the next
-    write. The interpreter's end waits for writes, 5 s at most.
+    Each is in at most one write, in the order of arrival. `pace_s`: from an answer to the next write. The interpreter's
+    end waits for writes, 5 s at most.
     """
 
     def __init__(
@@ -268,9 +262,9 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for all operations; return their results, or raise the first error.
+        """Wait for all operations; return results, or raise the first error.
 
-        An interrupt cancels the operations that no write has taken.
+        An interrupt cancels those that no write has taken.
         """
         try:
             self.await_end(answers)
@@ -294,7 +288,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse further operations, and wait until the others are written, at most `timeout_s`.
+        """Refuse operations, and wait until waiting ones are written, at most `timeout_s` (None: no limit).
 
         On the writing thread it does not wait.
         """
@@ -319,7 +313,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
             self._run()
 
     def _run(self) -> None:
-        """Write batches on this thread until no operation waits; return at once if another thread already writes."""
+        """Write batches on this thread until no operation waits; return at once if another thread writes."""
         while self.waiting and self._writing.acquire(blocking=False):
             try:
                 self._writer = threading.current_thread()
@@ -332,7 +326,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
         """Call `write` with a batch's operations, except cancelled ones, and set each future's result or error.
 
-        If `write` raises or returns another number of results, all futures get that error.
+        If `write` raises, or returns another number of results, all get that error.
         """
         began_s = self._world.monotonic_s()
         taken = [entry for entry in batch if entry[1].running() or entry[1].set_running_or_notify_cancel()]
@@ -352,7 +346,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def _next(self) -> tuple[Waiting[Op, T], ...]:
         """Remove and return all waiting operations, as the batch under way; () if none waits.
 
-        First waits shortly for as many operations as the last write carried, then for the pace between writes.
+        First waits shortly for as many as the last write carried, then for the pace between writes.
         """
         self._take_arrived()
         if (gather_s := self._backlog.gather_s(self._world.monotonic_s())) and not self._closed:
@@ -388,7 +382,7 @@ class BatchedRecipe(Recipe, Generic[Op, T]):
         self._store = store.on_throttled(self._batcher.throttled)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more operations, and wait until the waiting ones are written, or for `timeout` seconds.
+        """Refuse operations, and wait until waiting ones are written, or for `timeout` seconds.
 
         >>> lockprovider.wal.create("memory://docs/orders").close(timeout=10)
         """

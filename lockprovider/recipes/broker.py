@@ -1,4 +1,4 @@
-"""Broker of a queue or a log: a process that listens on a socket, and writes for several others, see `broker_rules`."""
+"""Broker of a queue or a log: a process that writes for several others, see `broker_rules`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lockprovider.recipes import broker_rules
 from lockprovider.recipes.broker_rules import Bundle, Foreign, HandedOver, NotHere, Offer, offers_of, without_bundle
 from lockprovider.recipes.errors import CoordinationError
 
-# Frames of JSON behind their length. After the proofs of the key they are neither signed nor encrypted.
+# Frames: JSON behind its length. After the proofs they are neither signed nor encrypted.
 _LENGTH = struct.Struct(">I")
 _HELLO_BYTES = 1024  # before the proof
 FRAME_BYTES = 8 << 20
@@ -76,7 +76,7 @@ def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAM
 
 
 def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
-    """Receive exactly `size` bytes; changes the socket's timeout.
+    """Receive `size` bytes; changes the socket's timeout.
 
     Raises BrokenLink at a hang-up, or at `end_s` (monotonic).
     """
@@ -98,7 +98,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove(link: socket.socket, key: str, *, asks: bool) -> None:
-    """Exchange proofs, both ways, that each side knows `key`. `asks`: this side sends the requests.
+    """Exchange proofs that each side knows `key`. `asks`: this side sends the requests.
 
     Raises BrokenLink for a wrong proof, another version, or 2 s of silence.
     """
@@ -140,7 +140,7 @@ _ANSWER_S = 20.0  # of a broker whose store is silent
 
 
 class Service:
-    """Listens on a thread once created; calls `serve` on a thread for each peer that proves the key.
+    """Listens once created; calls `serve` on a thread for each peer that proves the key.
 
     `host` None: a Unix socket in a private folder.
     """
@@ -204,7 +204,7 @@ class Service:
     def _admit(self, peer: socket.socket) -> None:
         """Answer the peer on a new thread; hang up once closed, or beyond 1000 peers.
 
-        If no thread starts, hangs up, too, and raises RuntimeError.
+        If no thread starts, hangs up and raises RuntimeError.
         """
         with self._guard:
             is_welcome = not self._over.is_set() and len(self._peers) < _PEERS
@@ -234,7 +234,7 @@ class Service:
 
 
 class Link:
-    """Connects to a broker when created, which proves the key; may raise BrokenLink."""
+    """Connects to a broker when created, and exchanges proofs; may raise BrokenLink."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address
@@ -256,7 +256,7 @@ class Link:
             raise BrokenLink(f"{address}: {error}") from error
 
     def ask(self, encoded: list[Any]) -> list[Any]:
-        """Send encoded operations; return the broker's encoded results in order. NoFrame: nothing was sent.
+        """Send encoded operations; return the encoded results in order. NoFrame: nothing was sent.
 
         After 3 s of silence, 20 s in all, or a wrong answer, closes the link and raises BrokenLink: they may be done.
         """
@@ -319,9 +319,9 @@ def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value 
 
 
 class Broker(Generic[T]):
-    """Hands a client's batches to the broker that the object names, or offers to be that broker.
+    """Hands a client's batches to the broker that the object names, or offers to be it.
 
-    `host` is a TCP interface, "" for a Unix socket, or None: it does neither.
+    `host`: a TCP interface, "" for a Unix socket, or None: does neither.
     """
 
     def __init__(
@@ -350,8 +350,8 @@ class Broker(Generic[T]):
     def offers(self, named: object) -> object:
         """Return the brokers for the object's next version: `named` ({host: [address, key]}), maybe with this process.
 
-        It is added, and starts to listen, if its host has none there, or one that failed within 5 s, unless `host` is
-        None.
+        It is added, and starts to listen, if its host has none there, or one that failed within 5 s; not with `host`
+        None. It may displace the oldest of 8.
         """
         if self._host is None:
             return named
@@ -368,7 +368,7 @@ class Broker(Generic[T]):
     ) -> HandedOver | None:
         """Ask this host's broker in `named` to do this process's operations, and wait. None: do them here.
 
-        `sent` marks operations that may be done, also in the result. Its `results` are None if any was not done. Other
+        `sent` marks those that may be done, also in the result, whose `results` are None if any was not done. Other
         processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
         """
         if self._host is None:
@@ -408,8 +408,8 @@ class Broker(Generic[T]):
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Ask the broker in `offer`, connecting if needed; return each operation's result or error.
 
-        The flags mark operations that may be done already. None: they make no frame. After a broken link each result is
-        `NotHere`, and the broker is avoided for 5 s.
+        The flags mark operations that may be done. None: they make no frame. After a broken link each gets `NotHere`,
+        and the broker is avoided for 5 s.
         """
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
@@ -459,7 +459,7 @@ class Broker(Generic[T]):
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
-        """Answer the peer's requests one after another, until BrokenLink: it hung up, or sent something malformed."""
+        """Answer the peer's requests in turn, until BrokenLink: it hung up, or sent something malformed."""
         while True:
             request = receive_frame(peer, None)
             with undecodable_as(BrokenLink, "operations are not understood"):
@@ -500,7 +500,7 @@ class Broker(Generic[T]):
 
 
 class Handover(Generic[T]):
-    """A batch for a broker; `handed` marks operations that one may have done, or still may."""
+    """A batch for a broker; `handed` marks operations that one may do or have done."""
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T]) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)

@@ -1,12 +1,10 @@
 """Decisions about handing operations to a broker, and what its answers prove. Pure.
 
-The rules that "A broker" in `lockprovider/recipes/README.md` leaves out:
-
-1. A broker answers when its write is done.
+1. A broker answers once its write is done.
 2. A process closes its connection before it writes itself, and a broker drops operations of closed connections before
    each draft. If it misses the close, its write fails once the other process has written.
 3. A broker adds no name to a table that forgets the oldest names: a late operation would be done twice.
-4. Operations are not handed on: a process that is no longer the broker answers `NotHere`.
+4. Operations are not handed on: a process no longer the broker answers `NotHere`.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """Operations of another process, which waits for them while `is_connected()`."""
+    """Operations of another process, which waits while `is_connected()`."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]
@@ -74,9 +72,9 @@ class HandedOver:
 
 
 def flatten(operations: Sequence[Any]) -> list[Any]:
-    """Return the operations of all bundles as `Foreign`, then the others, in their order.
+    """Return the operations of all bundles as `Foreign`, then the others, in order.
 
-    Own ones before them could make the table of producers forget their names.
+    Own ones first could make the table of producers forget names.
     """
     flattened: list[Any] = []
     for operation in operations:
@@ -88,10 +86,7 @@ def flatten(operations: Sequence[Any]) -> list[Any]:
 
 
 def regroup(operations: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Return each operation's result, for a bundle a list.
-
-    `results` are in the order of `flatten(operations)`.
-    """
+    """Return each operation's result, for a bundle a list, from `results` in the order of `flatten(operations)`."""
     remaining = iter(results)
     lists = {
         id(operation): [next(remaining) for _ in operation.operations]
@@ -106,10 +101,7 @@ def without_bundle(operation: Any) -> Any:
 
 
 def offers_of(named: object) -> dict[str, Offer]:
-    """Return each host's broker (address, key) from a stored mapping.
-
-    Malformed ones are skipped.
-    """
+    """Return each host's broker (address, key) from a stored mapping; malformed ones are skipped."""
     if not isinstance(named, Mapping):
         return {}
     offers = {}
@@ -153,7 +145,7 @@ def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any
 def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
     """Return a broker's result, decoded by `decode`, or the error that it encodes.
 
-    Malformed ones raise TypeError, KeyError, or what `decode` raises.
+    Malformed ones raise TypeError, KeyError, or as `decode`.
     """
     if not isinstance(encoded, dict):
         raise TypeError(f"{encoded!r} is no result")

@@ -16,7 +16,7 @@ class CoordinationError(Exception):
 
 
 class Fenced(CoordinationError):
-    """A newer epoch, `epoch`, has written, and this call wrote nothing."""
+    """A newer epoch, `epoch`, has written, and this call nothing."""
 
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)
@@ -34,7 +34,7 @@ class StateLocked(CoordinationError):
 
 
 class StateConflict(CoordinationError):
-    """The state has changed, and nothing was written. `current` is its serial."""
+    """The state has changed, to serial `current`; nothing was written."""
 
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
@@ -58,7 +58,7 @@ class TermLost(CoordinationError):
 
 
 class NotElected(CoordinationError, TimeoutError):
-    """Another candidate led until the timeout (`leader` was read last), or this one was stopped or does not lead."""
+    """Another candidate, last `leader`, led until the timeout, or this one was stopped or does not lead."""
 
     def __init__(self, message: str = "", leader: str = "") -> None:
         super().__init__(message, leader)
@@ -86,7 +86,7 @@ class NoLog(CoordinationError, LookupError):
 
 
 class Sealed(CoordinationError):
-    """The log takes no more records; nothing was appended. `successor` names the next log, if any."""
+    """The log takes no more records; nothing was appended. `successor`: the next log, if any."""
 
     def __init__(self, message: str = "", successor: str = "") -> None:
         super().__init__(message, successor)
@@ -94,7 +94,7 @@ class Sealed(CoordinationError):
 
 
 class LogFull(CoordinationError):
-    """Every slot is kept, for `reader` or until a trim, and nothing was appended."""
+    """Every slot is kept, for `reader` or until a trim; nothing was appended."""
 
     def __init__(self, message: str = "", reader: str = "") -> None:
         super().__init__(message, reader)
@@ -114,7 +114,7 @@ class TooLarge(CoordinationError):
 
 
 class Overloaded(CoordinationError):
-    """Too many operations wait, and this one was not taken."""
+    """Too many operations wait; this one was not taken."""
 
 
 class MalformedObject(CoordinationError, ValueError):

@@ -1,4 +1,4 @@
-"""Checks of arguments that several recipes take, and the order of a producer's numbers."""
+"""Checks of arguments of several recipes, and the order of a producer's numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockprovider.words import storable
 
 T = TypeVar("T")
 ProducerNumber = tuple[Hashable, int]
-UNNAMED = "~"  # prefix of names that the library makes
+UNNAMED = "~"  # prefix of names of the library
 _LONGEST_NAME = 1000  # characters
 _LONGEST_TEXT = 1 << 16  # characters
 
@@ -24,7 +24,8 @@ _LONGEST_TEXT = 1 << 16  # characters
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
     """Return a JSON copy of the value (tuples become lists).
 
-    Raises InvalidInput for what JSON lacks, also NaN, keys that are no text, and above `most` bytes or 64 levels.
+    Raises InvalidInput, naming `argument`, for what JSON lacks, NaN, keys that are no text, and above `most` bytes or
+    64 levels.
     """
     _check_json(value, argument, DEEPEST_VALUE)
     try:
@@ -138,7 +139,7 @@ class FailedNumbers:
     def note(self, numbered: ProducerNumber | None, result: object) -> None:
         """Record an error's number if it is its producer's lowest failed one; its success removes it.
 
-        SequenceGap and an unnumbered operation (None) are ignored.
+        SequenceGap and unnumbered operations (None) are ignored.
         """
         if numbered is None:
             return

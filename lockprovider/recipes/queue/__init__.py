@@ -1,1 +1,1 @@
-"""Message queue with many producers and workers, in one object: `lockprovider.queue`."""
+"""Message queue with many producers and workers: `lockprovider.queue`."""

@@ -1,18 +1,18 @@
 """Contents of a queue's object and of its segments. Pure.
 
-{"format": 1, "id": uuid, "rev": n, "next": n, "turn": n, "epoch": n, "settings": {...}, "ready": [message, ...],
-"claims": [[message, token, who, beat, until, visible, turn], ...], "dead": [[message, why, at], ...], "producers":
-{name: [seq, n, client]}, "settled": [[claim, verb], ...], "recent": [id, ...]} message: [n, priority, not_before,
-attempts, key, body, kind, error]
+{"format":1, "id":uuid, "rev":n, "next":n, "turn":n, "epoch":n, "settings":{...}, "ready":[message,...],
+"claims":[[message,token,who,beat,until,visible,turn],...], "dead":[[message,why,at],...],
+"producers":{name:[seq,n,client]}, "settled":[[claim,verb],...], "recent":[id,...]} message:
+[n,priority,not_before,attempts,key,body,kind,error]
 
-Format 2 adds "segments": [[name, count, bytes, priority, n, due], ...], with the priority and number of the first
-message in order, and when one is due. A segment's own object is written once, under a name that is never used again:
+Format 2 adds "segments":[[name,count,bytes,priority,n,due],...], with priority and number of the first message, and
+when one is due. A segment's object is written once, under a name never used again:
 
-{"format": 1, "id": uuid of the queue, "messages": [message, ...]}
+{"format":1, "id":uuid of the queue, "messages":[message,...]}
 
-An optional "broker" names the processes that write for others: {host: [address, key]}. Times are epoch ms. `rev` rises
-with each write, `turn` with each claim. `recent` has the ids of the last writes: they settle lost answers, and make the
-bytes of each write differ.
+An optional "broker" names the processes that write for others: {host:[address,key]}. Times are epoch ms. `rev` rises
+with each write, `turn` with each claim. `recent` has the ids of the last writes: they settle lost answers, and make
+each write's bytes differ.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class QueueSettings:
 
     Attributes:
         visible_s: seconds that a claim lives without a heartbeat, by default.
-        max_attempts: deliveries after which an unacked message becomes a dead letter.
-        max_bytes: largest size of the object; further messages wait in segments.
+        max_attempts: deliveries until a message becomes a dead letter.
+        max_bytes: largest object; further messages wait in segments.
 
     >>> lockprovider.queue.QueueSettings(max_attempts=3).visible_s
     600.0
@@ -85,7 +85,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `text` caches its JSON, `body_json` its body's."""
+    """`text` caches the message's JSON, `body_json` its body's."""
 
     n: int
     priority: int
@@ -186,12 +186,12 @@ class Contents:
     settled: dict[str, str] = field(default_factory=dict)
     recent: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0  # bytes of messages and of references to segments
-    loose: int = 0  # bytes of ready messages that may move to a segment
+    size: int = 0  # bytes of messages and segment references
+    loose: int = 0  # bytes of ready messages without a key
     changed: bool = False
 
     def copy(self) -> Contents:
-        """Return a copy, with `changed` False, whose lists and tables may be changed; messages are shared."""
+        """Return a copy, with `changed` False, whose lists and tables may be changed."""
         return replace(
             self,
             ready=self.ready.copy(),
@@ -218,7 +218,7 @@ class Contents:
         return message
 
     def encode(self) -> bytes:
-        """Encode as JSON. Raises QueueFull above 64 MiB or 2,000,000 items."""
+        """Encode as JSON, segments by reference. Raises QueueFull above 64 MiB or 2,000,000 items."""
         shared = self.settings
         settings = {"visible_s": shared.visible_s, "max_attempts": shared.max_attempts, "max_bytes": shared.max_bytes}
         number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
@@ -250,9 +250,9 @@ _SEGMENT = re.compile(r"[\w.-]+")
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
-    """Decode a queue's object, without its segments' messages; other bytes and newer formats raise MalformedObject.
+    """Decode a queue's object, segments by reference. Unknown fields go to `more`.
 
-    Unknown fields go to `more`.
+    Other bytes and newer formats raise MalformedObject, naming `path`.
     """
     with undecodable_as(MalformedObject, f"{path!r} is not a queue and was not changed", "give the queue another path"):
         fields = parse_object(data, most=LARGEST_QUEUE)
@@ -295,7 +295,7 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
 
 
 def decode_claim(stored: list[Any]) -> Claim:
-    """Decode a claim from its seven stored fields; malformed ones raise ValueError or TypeError."""
+    """Decode a claim's seven stored fields; malformed ones raise ValueError or TypeError."""
     message, token, who, beat, until_ms, visible_ms, turn = stored
     as_whole(until_ms, "until", most=LATEST_MS)
     as_whole(visible_ms, "visible", most=LATEST_MS)
@@ -312,7 +312,7 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 
 def decode_message(stored: list[Any]) -> Message:
-    """Decode a message from its eight stored fields; malformed ones raise ValueError or TypeError."""
+    """Decode a message's eight stored fields; malformed ones raise ValueError or TypeError."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
         raise Undecodable("a message has no number or no count of its attempts")
@@ -328,7 +328,7 @@ def decode_message(stored: list[Any]) -> Message:
 
 
 def _segment(stored: list[Any]) -> Segment:
-    """Decode the reference to a segment; malformed ones raise ValueError or TypeError."""
+    """Decode a reference to a segment; malformed ones raise ValueError or TypeError."""
     name, count, size, priority, n, due_ms = stored
     if not _SEGMENT.fullmatch(as_text(name, "segment")):
         raise Undecodable(f"a segment has the name {name[:200]!r}")
@@ -350,16 +350,16 @@ def _producer(stored: list[Any]) -> tuple[int, int, str]:
 
 
 # 1. A message with a key stays in the object: whether an earlier one has its key must be known without a read.
-# 2. A segment comes back as a whole, when no message in the object would be delivered before its first one. Delayed
-#    messages have their own segments, which count once their first message is due.
-# 3. A segment is written before the object names it, and removed after the object no longer does. If its writer's base
-#    version is gone and the object does not name it, no version ever will.
+# 2. A segment comes back whole, when no message in the object would be delivered before its first one. Delayed messages
+#    have their own segments, which count once one is due.
+# 3. A segment is written before the object names it, and removed after it no longer does. If its writer's base version
+#    is gone and the object does not name it, no version ever will.
 SEGMENT = 1000  # messages
 IN_OBJECT = 2000  # ready messages without a key
 
 
 class SegmentWanted(Exception):
-    """The named segment must be read first."""
+    """The segment must be read first."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -367,9 +367,9 @@ class SegmentWanted(Exception):
 
 
 def spill(contents: Contents, now_ms: int, stem: str) -> None:
-    """Move ready messages without a key, the last to be delivered, into new segments of `contents`.
+    """Move ready messages without a key, the last to be delivered, delayed ones first, into new segments of `contents`.
 
-    Up to 2000 stay, in half of `max_bytes`, and always one. Names end in `stem`. Writes no object.
+    At most 2000 stay, in half of `max_bytes`, but always one. Names end in `stem`. Writes no object.
     """
     most_bytes = contents.settings.max_bytes // 2
     if len(contents.ready) <= IN_OBJECT and contents.loose <= most_bytes:
@@ -392,7 +392,7 @@ def spill(contents: Contents, now_ms: int, stem: str) -> None:
 def promote(contents: Contents, segment: Segment) -> None:
     """Move a segment's messages back among the ready ones, in the order of delivery.
 
-    SegmentWanted: they were not read.
+    SegmentWanted: they were not read; nothing has changed.
     """
     if segment.messages is None:
         raise SegmentWanted(segment.name)

@@ -23,7 +23,7 @@ from lockprovider.words import storable
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Receipt of a message. `again`: it was put before; `n` is then 0 if its number is unknown.
+    """`again`: the message was put before; `n` is then 0 if its number is unknown.
 
     >>> lockprovider.queue.create("memory://docs/backfill.json").put("mon")
     Receipt(n=1, again=False)
@@ -35,9 +35,9 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class QueueStat:
-    """Counts of a queue's messages, from one read. `delayed` of the ready ones are not due yet.
+    """Counts of messages, from one read. `delayed` of the ready ones are not due yet.
 
-    `put` counts all messages ever, `bytes` those in the queue's object; `segments` objects hold more. `rev` is for
+    `put` counts all ever, `bytes` those in the queue's object; `segments` objects hold more. `rev` is for
     `Queue.purge`.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
@@ -58,7 +58,7 @@ class QueueStat:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message as `peek` and `dead` show it; `why` is the reason of a dead letter.
+    """A message as `peek` and `dead` show it; `why` it is a dead letter.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", key="ulm")
@@ -83,7 +83,7 @@ class Letter:
 
 @dataclass(slots=True)
 class Worked:
-    """Counts of the messages that `work` has ended.
+    """Counts of messages that `work` has ended.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon")
@@ -111,7 +111,7 @@ class Job(ProcessBound):
     """A claimed message. Leave it with `with`: a clean end acks it, an exception gives it back.
 
     Attributes:
-        id: the same at each delivery: for effects that must happen once.
+        id: the same at each delivery, for effects that must happen once.
         attempt: 1 at the first delivery.
         epoch: rises with each claim of the queue: `fence=job`.
         lost: set once another worker may have it.
@@ -145,7 +145,7 @@ class Job(ProcessBound):
         self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     def check(self) -> None:
-        """Check, without a request, that no other worker has the message, as far as this process can know.
+        """Check, without a request, that no other worker has the message, as far as this process knows.
 
         Sets `lost` after the claim's time.
 
@@ -164,7 +164,7 @@ class Job(ProcessBound):
         self._must_go_on()
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """Add a message that the ack's own write puts: both happen, or neither.
+        """Add a message that the ack's write puts: both happen, or neither.
 
         Raises InvalidInput, TooLarge, or ClaimLost.
 
@@ -180,8 +180,8 @@ class Job(ProcessBound):
         """End the message: it is not delivered again.
 
         Raises:
-            ClaimLost: the claim had ended, and the messages of `then` were not put.
-            OutcomeUnknown, StoreError: do it again within `visible_s`, before the claim lapses.
+            ClaimLost: the claim had ended, and no message of `then` was put.
+            OutcomeUnknown, StoreError: repeat it within `visible_s`, before the claim lapses.
 
         >>> job.ack()
         >>> queue.stat().ready, queue.stat().claimed
@@ -190,10 +190,10 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "ack", tuple(self._then)))
 
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
-        """Give the message back, with `error`, for delivery after `delay_s`; `counts=False` does not count the attempt.
+        """Give the message back for delivery after `delay_s`, with `error` (at most 500 characters).
 
-        After the last attempt it is a dead letter. The default delay is 2 s, doubling with each attempt, at most 300 s.
-        Raises what `ack` raises.
+        After its last attempt it is a dead letter, unless `counts=False` takes the attempt back. The default delay is 2
+        s, doubling with each attempt, at most 300 s. Raises what `ack` raises.
 
         >>> job.nack(delay_s=0, error="no file yet")
         >>> again = queue.claim()
@@ -209,7 +209,7 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
-        """Give the message back at once, as if it had not been claimed. Sets `lost`.
+        """Give the message back at once, as if not claimed. Sets `lost`.
 
         >>> job.leave()
         >>> queue.claim().attempt
@@ -231,7 +231,7 @@ class Job(ProcessBound):
     def extend(self, visible_s: float) -> None:
         """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat.
 
-        Raises ClaimLost if it has ended.
+        If it has ended, sets `lost` and raises ClaimLost.
 
         >>> job.extend(visible_s=3600)
         """
@@ -271,7 +271,7 @@ class Job(ProcessBound):
             )
 
     def _end(self, end: End) -> None:
-        """Send the end of the claim, and set `ended`; an error sets `lost`, and the claim lapses.
+        """Send the end of the claim, and set `ended`; an error sets `lost`, is raised, and the claim lapses.
 
         The same end may be repeated; another one raises ClaimLost.
         """
@@ -288,7 +288,7 @@ class Job(ProcessBound):
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
     """Return the message to put, with a copy of `body` (JSON or bytes), due `delay_s` from now.
 
-    Raises InvalidInput, or TooLarge above 256 KiB.
+    Raises InvalidInput, or TooLarge above 256 KiB of JSON (bytes as base64).
     """
     delay_s = check_seconds(delay_s, "delay_s", finite=True)
     not_before_ms = world.now_ms() + to_ms(delay_s) if delay_s else 0
@@ -309,8 +309,6 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
-    """Prolongs all jobs' claims."""
-
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
         self._world = world
@@ -344,7 +342,7 @@ class ClaimHeartbeat:
     def _beat_on(self) -> None:
         """Prolong all jobs' claims each third of the shortest `visible_s`, dropping ended and lost jobs.
 
-        Returns after `close`, or after a second without jobs.
+        Returns after `close`, or a second without jobs.
         """
         began_s = self._world.monotonic_s()
         while not self._closed:
@@ -364,9 +362,9 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these jobs' claims by one operation; move their deadlines, and set `lost` of those that have ended.
+        """Prolong these jobs' claims by one operation, and move their deadlines; errors of store and queue are ignored.
 
-        Errors of store and queue are ignored.
+        Sets `lost` of ended ones, and of the earlier of two jobs of one message.
         """
         newest = {job.n: job for job in jobs}
         for job in jobs:

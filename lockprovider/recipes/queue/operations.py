@@ -1,10 +1,10 @@
-"""Operations on a queue. Pure, except that operations change `Contents`.
+"""Operations, which change a queue's `Contents`, and nothing else.
 
-Each operation recognizes its own repeat, so it can be sent again after a lost answer:
+Each recognizes its own repeat, so it can be sent again after a lost answer:
 
-1. A put is known by (producer, seq).
-2. A claim is known by the token that its client has chosen.
-3. The end of a claim (ack, nack, bury) is known by message and token.
+1. A put by (producer, seq).
+2. A claim by the token that its client has chosen.
+3. The end of a claim by message and token.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class PutBefore:
 
 @dataclass(frozen=True, slots=True)
 class NothingReady:
-    """Result of a claim without a message; one may be due at `until_ms` (0: unknown)."""
+    """Result of a claim without a message; one is due at `until_ms` (0: unknown)."""
 
     until_ms: int
 
@@ -128,10 +128,10 @@ QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
-    """Change `contents` by one operation; return what `_put`, `_take`, `_beat`, `_redrive` or `_purge` does, else None.
+    """Apply one operation to `contents`; return its result.
 
-    Raises the operation's error, SegmentWanted, or Forgotten (a repeat is unclear). `sent`: an earlier try may have
-    done it.
+    Put: a number or PutBefore. Take: Claim or NothingReady. Beat: lost numbers. Redrive, Purge: a count. Others: None.
+    Raises its error, SegmentWanted, or Forgotten: whether a `sent` one is done is unclear.
     """
     match operation:
         case Put():
@@ -160,8 +160,9 @@ def carry_out_all(
 ) -> list[Any]:
     """Apply a batch in its order; return each operation's result or error.
 
-    A producer's failed put fails its later ones. After a change spills segments, increments `rev`, and records the id
-    `batch`. `sent` marks operations that may be done. Raises only SegmentWanted: use a new copy.
+    A named producer's failed put fails its later ones. A change spills segments, forgets old ends of claims, increments
+    `rev`, and records the id `batch`. `sent` marks operations that may be done. Raises only SegmentWanted: use a new
+    copy.
     """
     results: list[Any] = []
     numbers = FailedNumbers()
@@ -199,7 +200,7 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message, record its producer's number; return the message's number, or PutBefore for a repeat.
+    """Add a message, record its producer's number and `fence`; return the message's number, or PutBefore for a repeat.
 
     Raises SequenceGap for a lower number that is no repeat, Fenced, QueueFull, Overloaded, and Forgotten if `sent` and
     unclear.
@@ -252,7 +253,7 @@ def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     """Number messages, make them ready, and return the numbers; or raise QueueFull and add none.
 
-    `freed`: bytes subtracted from `size` here, which the caller then removes.
+    `freed`: bytes subtracted from `size`, which the caller then removes.
     """
     messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed
@@ -267,7 +268,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
 
 
 def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
-    """Raise QueueFull unless the messages fit, counting messages without a key as if they lay in segments."""
+    """Raise QueueFull unless the messages fit, when those without a key may go to segments."""
     most = contents.settings.max_bytes
     loose = [len(message.text) for message in messages if not message.key]
     keyed = sum(len(message.text) for message in messages if message.key)
@@ -277,10 +278,10 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 
 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
-    """Claim the next due message, counting the attempt; promote earlier segments. NothingReady: none is due.
+    """Claim the first due message whose key is free, counting the attempt; promote earlier due segments that fit.
 
-    A `sent` repeat gets its claim, or NothingReady if that ended. Raises SegmentWanted, or QueueFull: dead letters
-    leave segments no room.
+    NothingReady: none, with the next due time. A `sent` repeat gets its claim, or NothingReady if that ended. Raises
+    SegmentWanted, or QueueFull: dead letters leave segments no room.
     """
     if sent and (repeats := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return repeats[0]
@@ -356,7 +357,7 @@ def _is_forgotten(contents: Contents, n: int) -> bool:
 
 
 def _why_lost(contents: Contents, end: End) -> str:
-    """Return why a claim cannot be ended, for people."""
+    """Return why a claim cannot be ended, for a message."""
     claim = contents.claims.get(end.n)
     ended = contents.settled.get(f"{end.n}.{end.token}")
     if ended is not None:
@@ -371,7 +372,7 @@ def _give_back(
 ) -> None:
     """End the claim: the message waits again after `delay_ms`, or becomes a dead letter after its last attempt.
 
-    It keeps `error`. `counts=False` takes the attempt back.
+    It keeps `error`. `counts=False` takes the attempt back: no dead letter.
     """
     old = claim.message
     del contents.claims[old.n]
@@ -387,7 +388,7 @@ def _give_back(
 
 
 def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
-    """Let claims in `contents` last `visible_ms` from now, and store that as their own time; 0: use their own time.
+    """Let claims last `visible_ms` from now, stored as their own time (0: their own time).
 
     Returns the numbers of messages whose claims are lost: gone, or with another token.
     """
@@ -405,7 +406,7 @@ def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int
 
 
 def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
-    """Make these dead letters ready, their attempts counted anew; return how many. Unknown numbers are skipped."""
+    """Make these dead letters ready now, attempts counted anew; return how many. Unknown numbers are skipped."""
     letters = [contents.dead.pop(n) for n in numbers if n in contents.dead]
     for dead in letters:
         again = replace(dead.message, attempts=0, not_before_ms=0)
@@ -437,7 +438,7 @@ def _purge(contents: Contents, rev: int) -> int:
 class Watch:
     """Heartbeats as last read, and until when (monotonic s) each may stay unchanged.
 
-    A claim lapses by the watcher's monotonic clock; on its first look, by the store's.
+    A claim lapses by the watcher's clock; at first, by the store's.
     """
 
     deadlines: dict[tuple[int, str, int], float] | None = None
@@ -461,7 +462,7 @@ T = TypeVar("T")
 
 
 class QueueCodec:
-    """Encodes a queue's frequent operations for a broker."""
+    """Codec of a queue's frequent operations."""
 
     @staticmethod
     def may_hand_over(operation: QueueOperation) -> bool:
@@ -471,7 +472,7 @@ class QueueCodec:
 
     @staticmethod
     def encode(operation: QueueOperation) -> list[Any]:
-        """Encode a Put, Take, End or Beat as a list of JSON values; others raise TypeError."""
+        """Encode a Put, Take, End or Beat as JSON values; others raise TypeError."""
         match operation:
             case Put(message, producer, seq, client, known, fence):
                 return ["put", _encoded_message(message), producer, seq, client, known, fence]
@@ -516,7 +517,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """Decode the result of `operation`; one that does not fit it raises ValueError or TypeError."""
+        """Decode the result of `operation`; one that does not fit raises ValueError or TypeError."""
         match operation, encoded:
             case Put(), int():
                 return encoded

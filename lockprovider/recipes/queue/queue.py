@@ -55,8 +55,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             by TCP, unencrypted.
 
     Raises:
-        NoQueue, MalformedObject, StoreError: from any operation: nothing was done.
-        OutcomeUnknown: from any write: it may have been done.
+        NoQueue, MalformedObject, StoreError: any operation: nothing was done.
+        OutcomeUnknown: any write: it may have been done.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
     >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
@@ -85,7 +85,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _reset(self) -> None:
         """Become a new client, as a forked child must: without jobs, not stopped.
 
-        Numbers of named producers stay.
+        Producers' numbers stay.
         """
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
@@ -110,6 +110,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
         Raises:
             CoordinationError: the queue exists with other settings.
+            MalformedObject: the object is no queue.
+            NotSupported: the store ignores write conditions.
             StoreError, OutcomeUnknown: it may exist; do it again.
 
         >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
@@ -143,9 +145,9 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         `dedupe` it is put once while the queue remembers the name (the last 1,000).
 
         Raises:
-            SequenceGap: a higher number was put, and this one was not; or an earlier number failed.
+            SequenceGap: a higher number was put, and not this one; or an earlier number failed.
             QueueFull: dead letters, claims and messages with keys fill the object.
-            TooLarge: the message exceeds 256 KiB.
+            TooLarge: above 256 KiB of JSON (bytes as base64).
             Fenced: `fence` is over.
             OutcomeUnknown: with a producer or `dedupe`, put it again.
 
@@ -165,9 +167,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         key: Callable[[Any], str] | None = None,
         fence: Any = None,
     ) -> list[Receipt]:
-        """Put messages in their order, up to 1000 at once. `key(body)` returns a message's key.
+        """Put messages, up to 1000 at once, and return receipts, both in order. `key(body)` returns a message's key.
 
-        With a `producer` they are numbered from 1, and after an error the same call may be repeated: none is put twice.
+        Raises what `put` raises; others may be put. With a `producer` they are numbered from 1, and the same call may
+        be repeated: none is put twice.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready
@@ -189,7 +192,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             raise
 
     def last_seq(self, producer: str) -> int:
-        """Return the last number put as this producer (0: none); a restarted producer goes on after it.
+        """Return the producer's last number (0: none); a restarted one goes on after it.
 
         >>> queue.last_seq("backfill-7")
         2
@@ -202,7 +205,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         A heartbeat prolongs the claim until the job's end; without one it lapses after `visible_s` (None: the queue's).
 
         Raises:
-            QueueFull: dead letters leave no room for the messages that wait in segments.
+            QueueFull: dead letters leave no room for messages in segments.
             OutcomeUnknown: if the claim was made, it lapses.
 
         >>> with queue.claim() as job:  # acks at the end
@@ -233,7 +236,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def _claimed(self, take: Take) -> Claim | NothingReady:
-        """Submit a claim, and wait for its result. After an error or interrupt, a claim made later is given back."""
+        """Submit a claim, and wait for its result; on an error or interrupt, also raised, give a later claim back."""
         answer: Later[Any] = Later()
         try:
             came: Claim | NothingReady = self._batcher.do(take, answer)
@@ -249,9 +252,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
                 self._batcher.submit(End(claim.message.n, token, "nack", error=claim.message.error, counts=False))
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
-        """Return an iterator of claimed messages, until `stop`, or with `until_empty` until none is ready.
-
-        Leave each with `with`.
+        """Iterate over claimed messages until `stop`, or with `until_empty` until none is ready. Leave each by `with`.
 
         >>> for job in queue.jobs(until_empty=True):
         ...     with job:
@@ -284,8 +285,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> Worked:
         """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises; then `on_error(job, error)` is called.
-        Raises what `claim` or `on_error` raises, which ends the work.
+        A message is acked when `fn` returns, and given back when it raises; `on_error(job, error)` gets either's error.
+        `failed` counts messages not acked. Raises what `claim` or `on_error` raises, which ends the work.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -297,7 +298,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
         def live() -> None:
-            """Work on messages, and count them, until `_claimed_jobs` ends; append an own error to `errors`."""
+            """Work on and count messages until `stop`, an entry in `errors`, or, with `until_empty`, none is ready.
+
+            Appends an own error to `errors`.
+            """
             try:
                 for job in self._claimed_jobs(visible_s, until_empty=until_empty, errors=errors):
                     failed = _failed(job, fn, tell)
@@ -342,7 +346,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return self._stopping.is_set()
 
     def stat(self) -> QueueStat:
-        """Return the number of messages in each state, from one read.
+        """Return counts of messages by state, from one read.
 
         >>> stat = queue.stat()
         >>> stat.ready, stat.claimed, stat.dead
@@ -356,7 +360,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
-        """Return the next messages in the order of delivery, also delayed ones; claims none.
+        """Return the next messages in the order of delivery, with delayed ones; claims none.
 
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
@@ -373,7 +377,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return [Letter.of(letter.message, letter.why) for letter in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """Deliver these dead letters, or all, again with all attempts; return how many.
+        """Deliver these dead letters, or all, with all attempts again; return how many.
 
         >>> queue.claim().bury("no such day")
         >>> queue.redrive(), queue.stat().ready
@@ -403,15 +407,13 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         0
         """
         existing = self._writer.segments.names()
-        self._batcher.do(Touch())  # writers with an unnamed segment now fail
+        self._batcher.do(Touch())  # writers of unnamed segments now fail
         garbage = existing - {segment.name for segment in self._writer.read()[0].segments}
         self._writer.segments.remove(garbage)
         return len(garbage)
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop claiming, take no more operations, and wait for the waiting writes, at most `timeout` seconds.
-
-        Claims that are still open lapse.
+        """Stop claiming, refuse operations, and wait for waiting writes, at most `timeout` seconds. Open claims lapse.
 
         >>> queue.close(timeout=10)
         """
@@ -424,9 +426,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Later[Any]]:
-        """Submit a put, and return it with its future. A new `producer` first takes a read, for its last number.
+        """Submit a put as `producer`, once for `dedupe`, or as this client; return it with its future.
 
-        Raises InvalidInput unless `producer` and `seq` come together, without `dedupe`.
+        A new `producer`'s last number is read first. Raises InvalidInput unless `producer` and `seq` come together,
+        without `dedupe`.
         """
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")
@@ -464,7 +467,7 @@ def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn(job)`, then ack; return whether either raised, after `tell(job, error)`.
+    """Call `fn(job)`, then ack unless it ended the job; return whether either raised, after `tell(job, error)`.
 
     An exception of `fn` gives the message back.
     """
@@ -478,7 +481,7 @@ def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exceptio
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for tasks. Leave it with `async with`, whose end goes on after a cancellation.
+    """A claimed message, for tasks. Leave it with `async with`, whose end survives a cancellation.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
@@ -503,7 +506,7 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Await `fn(job)`, then ack; return whether either raised, after `tell(job, error)`.
+    """Await `fn(job)`, then ack unless it ended the job; return whether either raised, after `tell(job, error)`.
 
     An exception of `fn` gives the message back.
     """

@@ -1,4 +1,4 @@
-"""Writer of a queue for all callers of a process, and its segments."""
+"""Writer of a queue for all callers of a process, a batch at a time."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ class Segments:
 
 
 class _SegmentGone(Exception):
-    """A writer has removed the segment, and replaced the queue's object."""
+    """The queue's object and its segments have changed."""
 
 
 @dataclass(slots=True)
 class _Progress:
     """Progress of one batch.
 
-    `tries` has the results of each write, by its id; `touched` the segments made or promoted; `base` the version that
-    the last try was to replace. `full`: why no messages are added.
+    `tries`: results of each write, by its id; `touched`: segments made or promoted; `base`: the version that the last
+    try was to replace. `full`: why no messages are added.
     """
 
     handover: Handover[QueueOperation]
@@ -99,8 +99,6 @@ class _Progress:
 
 
 class QueueWriter:
-    """Writes batches of operations, one at a time; caches the queue."""
-
     def __init__(self, store: Store, path: str, timeout_s: float, world: World, broker: Broker[QueueOperation]) -> None:
         self.store = store
         self.path = path
@@ -126,7 +124,7 @@ class QueueWriter:
     def read(self, *, max_age_s: float = 0.0) -> tuple[Contents, Version]:
         """Read and cache the queue, unless the cache is at most `max_age_s` old. Do not change the contents.
 
-        Raises NoQueue, MalformedObject, or Fenced if it was created anew.
+        Raises NoQueue, MalformedObject, or Fenced if created anew.
         """
         content = self._object.get(max_age_s=max_age_s)
         if content is None and max_age_s:  # it may have been created since
@@ -183,10 +181,10 @@ class QueueWriter:
     def _try_once(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Carry out the batch on a copy, and write that; return results ([]: read again), and outcome, if written.
+        """Carry out the batch on a copy, and write changes; return results ([]: read again), and outcome, if written.
 
-        A won write is cached. Errors after an earlier sending raise OutcomeUnknown. After QueueFull the next try
-        refuses operations that add messages, if the batch has others.
+        A won write is cached. Errors pass, after an earlier sending as OutcomeUnknown. After QueueFull the next try
+        refuses operations that add messages, if the batch has others; else it is each one's result.
         """
         tries = progress.tries
         try:
@@ -221,9 +219,9 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Carry out lapses and the batch on a copy, reading segments; return copy, results, and the write's id.
+        """Apply overdue lapses and the batch to a copy, reading segments; return copy, results, and the write's id.
 
-        With `progress.full` operations that add messages get that error. May start a broker.
+        With `progress.full` operations that add messages get that error. May start a broker. Raises as `_messages`.
         """
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
@@ -263,10 +261,7 @@ class QueueWriter:
             self.segments.remove(progress.touched - _names(contents))
 
     def next_messages(self, limit: int) -> list[Message]:
-        """Read the queue and needed segments; return the first `limit` ready messages, in the order of delivery.
-
-        Delayed ones count, too.
-        """
+        """Read the queue and needed segments; return the first `limit` ready messages, also delayed ones, in order."""
         while True:
             contents, version = self.read()
             shown = contents.copy()
@@ -313,7 +308,7 @@ class QueueWriter:
     def _note(self, contents: Contents, more: int) -> None:
         """Record heartbeats of claims, the first time by the store's clock (a HEAD).
 
-        `more` above 0 wakes callers that wait for messages.
+        `more` added messages wake callers that wait.
         """
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:

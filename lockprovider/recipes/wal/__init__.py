@@ -1,1 +1,1 @@
-"""Log with many writers and many readers, in a ring of objects: `lockprovider.wal`."""
+"""Log with many writers and readers, in a ring of objects: `lockprovider.wal`."""

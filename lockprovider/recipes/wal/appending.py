@@ -1,12 +1,12 @@
 """Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
 
-1. A batch is written at slot s, if the place is unchanged: empty, or still with slot s - R of a ring of R places.
-2. After a refusal the writer reads the place: see `Appending.looked`.
-3. A later slot: the place was used again, and the table of producers in the last slot decides, number by number.
-4. A writer that lost searches the end again: slot by slot, it would never win.
+1. A batch is written at slot s, if its place is empty, or still has slot s - R of a ring of R places.
+2. After a refusal the writer reads the place. If a later slot has used it, the table of producers in the last slot
+   decides, number by number.
+3. A writer that lost searches the end again: slot by slot, it would never win.
 
-Numbers in the log when a client takes the producer's name may be repeated. Any other number out of order is refused:
-taken for a repeat, its record would be lost.
+Numbers in the log when a client takes the producer's name may be repeated. Others out of order are refused: taken for a
+repeat, a record would be lost.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Append:
 
     Attributes:
         took: epoch of the name that the client took, or may have; 0: it has sent nothing.
-        known: numbers up to this one are in the log.
-        epoch: epoch that the client leads under; 0: none.
+        known: numbers up to this are in the log.
+        epoch: under which the client leads; 0: none.
         since: epoch of a client that does not lead; None: the writer's.
     """
 
@@ -49,7 +49,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Let only this epoch (0: the next) append from now on."""
+    """Let only this epoch (0: the next) append."""
 
     epoch: int = 0
 
@@ -69,7 +69,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class NoMore:
-    """Placeholder for an operation that is not carried out here."""
+    """Stands for an operation not carried out here."""
 
 
 LogOperation = Append | Lead | Resign | Seal | NoMore
@@ -78,7 +78,7 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The next slot, and which operations need its write (`carried`)."""
+    """The next slot; `carried` operations need its write."""
 
     head: Head
     records: tuple[bytes, ...]
@@ -97,7 +97,8 @@ def draft(
 ) -> Drafted:
     """Build the slot after `last` from operations in their order; return it with each one's result or error.
 
-    A repeat needs no write. `since`: this writer's epoch; `sent` marks operations that may be in the log.
+    A repeat needs no write (`carried`). `batch`: the write's id. `since`: this writer's epoch. `sent` marks operations
+    that may be in the log.
     """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
@@ -148,9 +149,10 @@ def _append(head: Head, table: dict[str, Producer], append: Append, before: int)
 
 
 def _repeated(table: dict[str, Producer], append: Append, *, sent: bool) -> Appended | None:
-    """Return the result of an append that the table shows as done, None for a new one. Fenced: another took the name.
+    """Return the result of an append that the table shows as done (position None: unknown), None for a new one.
 
-    SequenceGap: a lower number, no repeat. Forgotten: a `sent` one without a name is unclear.
+    Fenced: another took the name. SequenceGap: a lower number, no repeat. Forgotten: a `sent` one without a name is
+    unclear.
     """
     has = table.get(append.producer)
     if has is None:
@@ -194,7 +196,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 def _must_not_be_over(head: Head, leads: int, since: int) -> None:
     """Raise Sealed, or Fenced if the log's epoch is newer than `leads`, under which the client leads.
 
-    With `leads` 0 it does not lead: Fenced if the log's epoch is newer than `since`, or another client leads.
+    `leads` 0, no leader: Fenced if it is newer than `since`, or another client leads.
     """
     if 0 < leads < head.epoch:
         raise _over(leads, head.epoch)
@@ -248,9 +250,9 @@ class Appending:
 
     Attributes:
         search_from: a written slot, where the search for the end starts.
-        doubt: a copy of the draft may be on its way, or written.
-        sent: marks operations that may be in the log, in a place that was used again.
-        took: epochs of names that clients have taken by those operations.
+        doubt: the draft may be on its way, or written.
+        sent: marks operations that may be in the log, in a place used again.
+        took: epochs of names that clients have taken by those.
     """
 
     operations: tuple[LogOperation, ...]
@@ -331,7 +333,7 @@ class Appending:
 
 
 class LogCodec:
-    """Encodes appends for a broker, except a client's first."""
+    """Codec of appends, except a client's first."""
 
     @staticmethod
     def may_hand_over(operation: LogOperation) -> bool:
@@ -364,7 +366,7 @@ class LogCodec:
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """Decode an append's result; others raise ValueError. `operation` is not used."""
+        """Decode an append's result; others raise ValueError. `operation` is unused."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

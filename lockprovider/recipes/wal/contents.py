@@ -32,7 +32,7 @@ NOT_YET = -1  # the slot before the first
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Position of a record: its slot, and its number in the log (`offset`). As text: `slot:offset`.
+    """A record's slot, and its number in the log (`offset`). As text: `slot:offset`.
 
     >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
     '0:0'
@@ -70,7 +70,7 @@ def check_position(value: Any, argument: str) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Result of an append. `again`: the record was there before; `position` is None if unknown by now.
+    """`again`: the record was there before; `position` is None if unknown by now.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> log.append(b"first")
@@ -83,7 +83,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The records of one slot from `start` on; go on at `end`. `at_ms` is the writer's clock (epoch ms).
+    """One slot's records from `start` on; go on at `end`. `at_ms`: the writer's clock (epoch ms).
 
     `sealed`: the end of the log, without records; `successor` is the log that goes on.
 
@@ -111,7 +111,7 @@ class LogInfo:
         floor: first kept slot.
         epoch, led: newest epoch that has led, and whether it still leads.
         producers: last number of each named producer.
-        sealed: it takes no more records; `successor` goes on, if named.
+        sealed: it takes no more records; `successor`: the next log.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -130,13 +130,13 @@ class LogInfo:
     successor: str = ""
 
 
-# The object `log.json`:
+# `log.json`:
 #
-# {"format": 1, "id": uuid, "slots": R, "retain": "readers", "floor": slot, "hint": slot, "readers": {name: slot},
-# "rev": n}
+# {"format":1, "id":uuid, "slots":R, "retain":"readers", "floor":slot, "hint":slot, "readers":{name:slot},
+# "rev":n}
 #
-# `floor` is the first kept slot, and only rises. `hint` is a written slot (-1: none), where the search for the end
-# starts. `readers` has the slot where each began. `rev` rises with each write, so no bytes repeat.
+# `floor`, the first kept slot, only rises. `hint` is a written slot (-1: none), where the search for the end starts.
+# `readers` has the slot where each began. `rev` rises with each write, so no bytes repeat.
 _MANIFEST_FORMAT = 1
 READER = re.compile(r"[\w-][\w.-]{0,199}")
 SLOTS = 65536
@@ -168,7 +168,10 @@ class LogManifest:
 
 
 def decode_log_manifest(data: bytes, path: str) -> LogManifest:
-    """Decode `log.json`; other bytes and newer formats raise MalformedObject. Unknown fields are kept in `more`."""
+    """Decode `log.json`; other bytes and newer formats raise MalformedObject, naming `path`.
+
+    Unknown fields go to `more`.
+    """
     with undecodable_as(
         MalformedObject, f"{path!r} is not the manifest of a log and was not changed", "give the log another path"
     ):
@@ -194,14 +197,13 @@ def _reader(name: str) -> str:
     return name
 
 
-# A slot is a line of JSON, then the records, each after its length, then a CRC-32 of all that (4 bytes, big-endian):
+# A slot is a line of JSON, the records, each after its length, and a CRC-32 of all that (4 bytes, big-endian):
 #
-# {"format": 1, "log": uuid, "slot": s, "first": offset, "count": n, "epoch": e, "led": false, "batch": uuid, "at": ms,
-# "producers": {name: [epoch, seq, slot, offset, client, base]}}
+# {"format":1, "log":uuid, "slot":s, "first":offset, "count":n, "epoch":e, "led":false, "batch":uuid, "at":ms,
+# "producers":{name:[epoch,seq,slot,offset,client,base]}}
 #
-# Every slot has the whole table of producers, so the last slot alone shows what the log has of each. `batch` is the
-# write's id: it settles a lost answer, and makes the bytes of each write differ. An optional "broker" names the
-# processes that write for others: {host: [address, key]}.
+# The last slot alone shows what the log has of each producer. `batch`, the write's id, settles a lost answer, and makes
+# each write's bytes differ. An optional "broker" names the processes that write for others: {host:[address,key]}.
 #
 # "sealed", in the last slot of a sealed log, names the log that goes on, or is empty. Such a slot has no records and
 # format 2, which versions without seals refuse.
@@ -213,7 +215,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A producer's last number, its place, and the client that has the name.
+    """A producer's last number, its place, and the client with the name.
 
     `epoch` rises with each client; `base` was the last number when it took the name.
     """
@@ -255,7 +257,7 @@ class Slot:
     content: Content | None = field(compare=False, repr=False, default=None)
 
     def records(self) -> list[bytes]:
-        """Return the records in their order; raise MalformedObject if they do not fill the slot's bytes."""
+        """Return the records in order; raise MalformedObject if they do not fill the slot's bytes."""
         records, at = [], 0
         for _ in range(self.head.count):
             start = at + _LENGTH
@@ -268,7 +270,7 @@ class Slot:
 
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
-    """Encode `head` as JSON, then the records behind their lengths, and a CRC-32. `head.count` must be their number."""
+    """Encode `head` as JSON, the records behind their lengths, and a CRC-32. `head.count` must be their number."""
     format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
     fields = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     fields |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
@@ -285,7 +287,7 @@ def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
 def decode_slot(data: bytes, path: str) -> Slot:
     """Decode a slot's head; its records stay encoded.
 
-    A wrong checksum, other bytes and newer formats raise MalformedObject.
+    A wrong checksum, other bytes and newer formats raise MalformedObject, naming `path`.
     """
     with undecodable_as(MalformedObject, f"{path!r} is not a whole slot of a log and was not changed"):
         line, newline, body = data[:-_LENGTH].partition(b"\n")

@@ -1,4 +1,4 @@
-"""Objects of a log in a store, and its readers. No object is ever removed, and each write is conditional.
+"""Objects of a log, and its readers. None is ever removed, and each write is conditional.
 
 orders/log.json              settings, the floor, a hint of the end
 orders/slots/00000017        the slot that is in this place
@@ -39,7 +39,7 @@ _HINT_EVERY = 64  # slots
 
 
 def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> int:
-    """Find the last slot, -1 if none; perhaps below `written`, a known slot or -1, if that is gone.
+    """Return a log's last slot, -1 if none. If `written`, a known slot or -1, is gone, it may be below that.
 
     `look` returns the slot in a slot's place, -1 if empty. `slots`: ring size or None.
     """
@@ -70,7 +70,7 @@ class LogObjects:
         self.timeout_s = timeout_s
         self._manifest: LogManifest | None = None
         self._versions: dict[int, tuple[int, Version]] = {}
-        self._reached = Position(0, 0)  # the log ends here or later
+        self._reached = Position(0, 0)  # of the log, or less
         self._manifest_path = f"{path}/log.json"
         self._store_check = StoreCheck(store, self._manifest_path)
 
@@ -223,8 +223,8 @@ def next_position(head: Head) -> Position:
     return Position(head.slot + (head.sealed is None), head.end)
 
 
-# A reader: {"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}. `epoch` rises with each client
-# that opens it, and fences the one before. `rev` makes the bytes of each write differ.
+# A reader: {"format":1, "log":uuid, "slot":s, "offset":o, "epoch":e, "rev":n}. `epoch` rises with each client that
+# opens it, and fences the last. `rev` makes each write's bytes differ.
 _FORMAT = 1
 _LARGEST = 1 << 16  # bytes
 _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
@@ -236,7 +236,7 @@ _FIRST_POLL_S = 0.05
 def follow(
     objects: LogObjects, start: Callable[[], Position], idle_s: float = 1.0, timeout: float | None = None
 ) -> Iterator[LogBatch]:
-    """Return an iterator over the slots as `_followed` yields them, from the position that `start` returns."""
+    """Check the position that `start` returns, and return `_followed` from it."""
     idle_s, timeout_s = check_seconds(idle_s, "idle_s"), None if timeout is None else check_seconds(timeout)
     position = start()
     if position.slot < objects.manifest(fresh=True).floor:
@@ -307,7 +307,7 @@ class LogReader(ProcessBound):
     """A reader whose position is kept in the log: it goes on where it had committed, in any process.
 
     Attributes:
-        position: where it was opened, or what it committed last.
+        position: opened at, or committed last.
         epoch: rises each time it is opened.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
@@ -337,7 +337,7 @@ class LogReader(ProcessBound):
         return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")
 
     def read(self) -> Iterator[LogBatch]:
-        """Return an iterator over the records from its position to the end.
+        """Iterate over the records from its position to the end.
 
         Raises:
             Trimmed: writers have overtaken it; only with `retain="slots"`.
@@ -359,8 +359,8 @@ class LogReader(ProcessBound):
         """Store the position to go on from; records before it may be trimmed. May be repeated.
 
         Raises:
-            Fenced: the reader was opened elsewhere since.
-            InvalidInput: the position is before the committed one, or past the end.
+            Fenced: the reader was opened elsewhere.
+            InvalidInput: `position` is before the committed one, or past the end.
 
         >>> reader.commit(log.end())
         >>> [*reader.read()]
@@ -376,12 +376,12 @@ class LogReader(ProcessBound):
     def _write(self, position: Callable[[Mapping[str, Any]], Position], *, opens: bool = False) -> None:
         """Store what `position(stored fields)` returns, and make it the reader's own; `opens` raises the epoch.
 
-        Without `opens` raises Fenced if another client has opened the reader.
+        Else raises Fenced if another client has opened the reader.
         """
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            """Return the reader's next JSON, and set `fields` to it. `data` is the stored one (None: none).
+            """Return the reader's next JSON, and set `fields` to it. `data`: the stored one (None: none).
 
             Raises Fenced if another process opened the reader.
             """
@@ -415,7 +415,7 @@ def _kept(stored: Mapping[str, Any], began: int) -> Position:
 
 
 class _OtherReaders(Exception):
-    """The named readers have changed since they were read."""
+    """The named readers have changed."""
 
 
 def trim(objects: LogObjects, before: int, *, spares_readers: bool = False) -> int:
@@ -441,7 +441,7 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> None:
-    """Raise the floor, unless a ring's place is free for `slot`; raise LogFull if it is still kept.
+    """Free the place of `slot` in a ring by raising the floor, if needed; raise LogFull if it is still kept.
 
     The floor rises to the slowest reader, if any, or with `retain="slots"` by up to an eighth of the ring.
     """

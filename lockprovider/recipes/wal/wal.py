@@ -42,8 +42,8 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         broker: see `Queue`.
 
     Raises:
-        NoLog, MalformedObject, StoreError: from any operation: nothing was done.
-        OutcomeUnknown: from any write: it may have been done.
+        NoLog, MalformedObject, StoreError: any operation: nothing was done.
+        OutcomeUnknown: any write: it may have been done.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> with log.appender("ingest-3") as out:
@@ -84,12 +84,14 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     ) -> Wal:
         """Create the log, or open it if it exists with the same settings.
 
-        - `slots`: largest number of its objects: a place is used again once the floor has passed it. None: each place
-          is written once (for buckets that forbid overwriting), and the floor frees nothing.
+        - `slots`: most objects; a place is used again once the floor has passed it. None: each is written once (for
+          buckets that forbid overwriting), and the floor frees nothing.
         - `retain`: "readers" keeps slots for the slowest named reader (`LogFull`), "slots" for none.
 
         Raises:
             CoordinationError: the log exists with other settings.
+            MalformedObject: `log.json` is of another kind.
+            NotSupported: the store ignores write conditions.
             StoreError, OutcomeUnknown: it may exist; do it again.
 
         >>> lockprovider.wal.create("memory://docs/audit", slots=None).info().slots is None
@@ -118,7 +120,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append(data)
 
     def append_later(self, data: Bytes) -> Later[Appended]:
-        """Append a record without waiting for its write; return a future.
+        """Append without waiting for the write; return a future.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
         >>> waiting[0].result().position < waiting[-1].result().position
@@ -127,7 +129,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append_later(data)
 
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
-        """Append records in their order, many to a write; after an error some may be in the log.
+        """Append records in order, many to a write; after an error some may be in the log.
 
         >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
         [2, 3]
@@ -137,7 +139,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def appender(self, producer: str) -> Appender:
         """Return an `Appender`, without a request: each number of the producer is appended once.
 
-        The first record takes the name, and fences the client that had it.
+        The first record takes the name, and fences its last client.
 
         >>> with log.appender("ingest-3") as out:
         ...     out.append(b"second", seq=2).again  # as after a crash
@@ -148,8 +150,8 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
 
-        `fence` (a lease, a term or an epoch) becomes the log's epoch; without it, the next epoch does. With `producer`
-        you number the records. After a leader's death no other client appends until the next `lead()`.
+        `fence` (a lease, a term or an epoch) becomes the log's epoch, else the next one. With `producer` you number the
+        records. After a leader's death no other client appends until the next `lead()`.
 
         Raises:
             Fenced: a newer epoch has led.
@@ -169,11 +171,10 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
         """End the log for good, and return its end. May be repeated.
 
-        Clients that append or read later get `successor`. While a leader appends, `fence` must be its epoch or a newer
-        one.
+        Clients that append or read later get `successor`. While a leader appends, `fence` must be its epoch or newer.
 
         Raises:
-            Sealed: it was sealed before, with another successor.
+            Sealed: before, with another successor.
             Fenced: `fence` is over, or another client leads.
             LogFull: no slot is free for the seal.
 
@@ -188,11 +189,11 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return end
 
     def read(self, start: Start = "oldest") -> Iterator[LogBatch]:
-        """Return an iterator over the records from a position to the end, one batch for each slot.
+        """Iterate over the records from `start` to the end, one batch for each slot.
 
         Raises:
-            Trimmed: the position is no longer kept.
-            InvalidInput: `start` is past the end of the log.
+            Trimmed: `start` is no longer kept.
+            InvalidInput: `start` is past the end.
 
         >>> [record for batch in log.read() for record in batch.records]
         [b'one', b'two']
@@ -204,7 +205,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     ) -> Iterator[LogBatch]:
         """Read as `read` does, then wait for new records; ends at the seal, or after `timeout` s without any.
 
-        It polls at growing intervals of at most `idle_s`, by conditional GETs.
+        Polls at growing intervals of at most `idle_s`, by conditional GETs.
 
         >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
         2
@@ -212,7 +213,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return follow(self._objects, lambda: self.position(start), idle_s, timeout)
 
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
-        """Open a reader whose position is kept in the log, and fence the client that had it open.
+        """Open a reader whose position is kept in the log, and fence its last client.
 
         A new name begins at `start`. With `retain="readers"` the log keeps what it has not committed.
 
@@ -225,7 +226,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return LogReader(self._objects, name, lambda: self.position(start))
 
     def drop_reader(self, name: str) -> bool:
-        """Remove a reader's name, so that the log keeps nothing for it; return whether it existed.
+        """Remove a reader's name: the log keeps nothing for it. Return whether it existed.
 
         >>> log.drop_reader("nobody")
         False
@@ -241,10 +242,10 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return True
 
     def trim(self, before: Position | None = None) -> int:
-        """Raise the floor to `before`, and return the first kept slot; records below may be overwritten.
+        """Raise the floor to `before`, at most to the end; return the first kept slot. Those below may be overwritten.
 
-        Without `before` the floor rises to the slowest named reader, which with `retain="readers"` it never passes.
-        Raises InvalidInput with neither `before` nor readers.
+        Without `before` it rises to the slowest named reader, which with `retain="readers"` it never passes. Raises
+        InvalidInput with neither.
 
         >>> log.trim(before=log.end()) == log.end().slot
         True
@@ -315,7 +316,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return LogInfo(*ring, next_position(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more operations, wait for the waiting ones, at most `timeout` seconds, and stop the broker.
+        """Take no more operations, wait for waiting ones, at most `timeout` seconds, and stop the broker.
 
         >>> log.close(timeout=10)
         """
@@ -378,7 +379,7 @@ class AsyncLogReader(ForTasks[LogReader]):
 class AsyncWal(RecipeForTasks[Wal]):
     """A log, for tasks; takes the arguments of `Wal`.
 
-    A cancelled append is dropped, unless a write has taken it or it has a producer's number.
+    A cancelled append is dropped, unless a write has taken it or a producer has numbered it.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append_many([b"first", b"second"])

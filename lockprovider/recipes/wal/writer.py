@@ -1,4 +1,4 @@
-"""Writer of a log for all callers of a process."""
+"""Writer of a log for all callers of a process, a batch at a time."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ LogGiven = LogOperation | Foreign[LogOperation]
 
 
 class LogWriter:
-    """Writes batches, one at a time; caches the log's end."""
-
     def __init__(self, objects: LogObjects, broker: Broker[LogOperation]) -> None:
         self._objects = objects
         self._broker = broker
@@ -40,7 +38,7 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations, in as many slots as needed; return their results and errors, a list for each bundle."""
+        """Write operations, in as many slots as needed; return results and errors, a list for each bundle."""
         results: list[Any] = []
         flattened = flatten(operations)
         try:
@@ -90,7 +88,7 @@ class LogWriter:
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
         """Let the broker that `last` names do the batch, or draft it as the slot after `last`.
 
-        Returns the batch's next state; after a broken link: find the end again.
+        Returns the batch's next state: done, write, or, after a broken link, find the end again.
         """
 
         def adds_a_name(operation: LogOperation) -> bool:
@@ -105,7 +103,7 @@ class LogWriter:
         return replace(turn, need=AppendStep.DONE, results=tuple(handed.results))
 
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
-        """Do what the batch needs next: find the end (then `_draft_after`), write, or read its place.
+        """Do what the batch needs next: find the end and draft or hand it over, write, or read its place.
 
         Returns its next state.
         """
@@ -193,10 +191,10 @@ _CHUNK = 1000
 
 
 class Appender(ProcessBound):
-    """Appends as one producer, in the order of the calls. Thread-safe; `with` waits for all records.
+    """Appends as one producer, in the order of calls. Thread-safe; `with` waits for all records.
 
     Attributes:
-        producer: its name; None: the client numbers its records, and no other client can repeat them.
+        producer: its name; None: the client numbers its records, and no other can repeat them.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -220,7 +218,7 @@ class Appender(ProcessBound):
         self._init_state()
 
     def _reset(self) -> None:
-        """Become a new client: a record of parent and child would count as a repeat."""
+        """Become a new client: records of parent and child would count as repeats."""
         self._client = self._objects.world.new_id()
         self._name = self.producer or f"{UNNAMED}{self._client}"
         self._highest = 0
@@ -230,12 +228,12 @@ class Appender(ProcessBound):
 
     @property
     def last_seq(self) -> int:
-        """Last number of this producer, read from the store; 0 if none."""
+        """Last number of this producer, from the store; 0 if none."""
         last = self._objects.last().head.producers.get(self._name)
         return 0 if last is None else last.seq
 
     def append(self, data: Bytes, *, seq: int | None = None) -> Appended:
-        """Append a record: bytes, at most 1 MiB. The numbers of a producer rise, and may have gaps.
+        """Append a record: bytes, at most 1 MiB. A producer's numbers rise, and may have gaps.
 
         Raises:
             SequenceGap: a higher number is in the log, and this one is not; or an earlier one failed.
@@ -252,7 +250,7 @@ class Appender(ProcessBound):
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
         """Append without waiting for the write; return a future, which a named producer cannot cancel.
 
-        InvalidInput: a named producer needs `seq`, others have none. TooLarge: above 1 MiB.
+        InvalidInput: a named producer needs `seq`, others have none. TooLarge: above 1 MiB. Overloaded: 10,000 wait.
 
         >>> waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
         >>> [one.result().again for one in waiting]
@@ -278,10 +276,9 @@ class Appender(ProcessBound):
         return answer
 
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
-        """Append records in their order, many to a write; a named producer needs `first`, the number of the first one.
+        """Append records, many to a write, and return results, both in order. A named producer needs a `first` number.
 
-        After an error, some may be in the log: with a name repeat the same call; without one it would append them
-        twice.
+        After an error some may be in the log: with a name repeat the same call; without one it would append them twice.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]
@@ -302,7 +299,7 @@ class Appender(ProcessBound):
         return results + self._batcher.wait_all(waiting)
 
     def flush(self) -> None:
-        """Wait for all records of `append_later`, and raise the first error among them.
+        """Wait for all records of `append_later`, and raise their first error.
 
         >>> later = out.append_later(b"second", seq=2)
         >>> out.flush()
@@ -358,7 +355,7 @@ class Leader(Appender):
                 self.resign()
 
     def resign(self) -> None:
-        """Let other clients append. May be repeated; the next leader does it too.
+        """Let other clients append, as the next leader does. May be repeated.
 
         >>> leader.resign()
         >>> log.info().led

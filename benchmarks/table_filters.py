@@ -23,7 +23,7 @@ from benchmarks.table_partitions import place
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
-from lockprovider.table.files.footers import NOTES
+from lockprovider.table.files.place import NOTES
 
 
 class Counted:

@@ -15,10 +15,11 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from functools import partial
+from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from types import FunctionType, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -221,6 +222,29 @@ class WorksAtExit(ThreadPoolExecutor):
             return super().submit(call, *args, **kwargs)
         except RuntimeError:
             return run_here(partial(call, *args, **kwargs))
+
+
+def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
+    """Run the jobs in at most `limit` threads, and yield their results in order.
+
+    A job's error is raised at its turn; then, or if the caller stops, no other job begins. With one job or a limit of
+    1, this thread runs them.
+    """
+    jobs = iter(jobs)
+    first = list(islice(jobs, 2))
+    if limit == 1 or len(first) <= 1:
+        yield from (job() for job in chain(first, jobs))
+        return
+    with WorksAtExit(limit) as threads:
+        try:
+            running: deque[Future[T]] = deque()
+            for job in chain(first, jobs):  # the iterator may be large
+                if len(running) == 2 * limit:
+                    yield running.popleft().result()
+                running.append(threads.submit(job))
+            yield from (future.result() for future in running)
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 BACKGROUND = Background()  # a forked child starts anew

@@ -27,7 +27,7 @@ from lockprovider.recipes.wal.contents import (
 )
 from lockprovider.recipes.wal.objects import decode_reader
 from lockprovider.storage_lock.audit import AuditRecord
-from lockprovider.table.files.footers import FooterNote, decode_notes, encode_notes
+from lockprovider.table.files.place import FooterNote, decode_notes, encode_notes
 from lockprovider.table.format.layout import Action, Instant, InstantState
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline

@@ -20,8 +20,8 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.errors import Corrupt, HistoryGone, TableError
 from lockprovider.table.files import base_file
 from lockprovider.table.files.encoding import all_fresh, encode_base_file
-from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.place import FooterNote
 from lockprovider.table.files.slice_rows import events_of
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.hfile import decode_hfile, encode_hfile

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.simulated_commits import ORDERED, STORES, UNORDERED, in_simulated_time, run
 from fsspec_cas import store
-from lockprovider.table.state import parallel
+from fsspec_cas.bridge import threads
 from simulate.scheduler import Crew, Scheduler
 
 GCS_LIKE = next(name for name in STORES if name.startswith("GCS"))
@@ -22,7 +22,7 @@ def test_throttled_writer_finds_a_batch_leader_that_decides_for_all(visibility: 
 
 def test_thread_of_an_earlier_test_works_outside_of_a_simulation() -> None:
     def work() -> tuple[object, object]:
-        with parallel.WorksAtExit(1) as pool:
+        with threads.WorksAtExit(1) as pool:
             return store.BACKGROUND.begin(lambda: 1).result(10), pool.submit(lambda: 2).result(10)
 
     with ThreadPoolExecutor(1) as earlier:

@@ -16,8 +16,8 @@ from fsspec_cas import Entry, Unavailable
 from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord
 from lockprovider.table.errors import HistoryGone, TableNotFound
 from lockprovider.table.files.base_file import misplaced
+from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.place import KeyFile
 from lockprovider.table.files.slice_rows import merged_keys
 from lockprovider.table.format.layout import (
     BUCKET_RULES,

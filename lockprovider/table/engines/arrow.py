@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from fsspec_cas.bridge.threads import in_order
 from lockprovider.table.engines.changes import (
     AT_ONCE,
     KeyedChanges,
@@ -25,7 +26,6 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read.scan import Where
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import AnyTransaction, Transaction, inside
 

@@ -13,20 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fsspec_cas.bridge.threads import in_order
 from lockprovider.table.convert import OnMissing
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
 from lockprovider.table.files.base_file import ROW_GROUP_BYTES, bucket_groups, buckets_of_keys, index_of
 from lockprovider.table.files.encoding import refuse_unordered, values_of_deletes
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
+from lockprovider.table.files.keys import KeyFile, number_match
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.place import KeyFile, number_match
 from lockprovider.table.files.slice_rows import rows_of_keys
 from lockprovider.table.format import bucket as buckets
 from lockprovider.table.format.layout import BaseFile, LogFile
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import RECORD_KEY
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:

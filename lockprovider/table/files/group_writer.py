@@ -27,10 +27,9 @@ from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file, encoding
 from lockprovider.table.files.encoding import WrittenFile, all_fresh, encode_log, refuse_unordered
-from lockprovider.table.files.footers import FooterNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.merge_log import MergeRule, order_of
-from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files.place import FooterNote, TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows, rows_of_keys
 from lockprovider.table.format import bloom, keygen, layout
 from lockprovider.table.format import schema as hudi_schema

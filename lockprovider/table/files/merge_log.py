@@ -18,7 +18,7 @@ from pyarrow import types
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
-from lockprovider.table.files.place import KeyMatch
+from lockprovider.table.files.keys import KeyMatch
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig, unknown_merge
 
 _ALL_BUT_SIGN = np.int64((1 << 63) - 1)

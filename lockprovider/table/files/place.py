@@ -1,11 +1,24 @@
-"""`TablePlace`, which opens a table's files in any process, and lookup of record keys in base files."""
+"""`TablePlace`, which opens a table's files in any process, and its notes of their footers.
+
+Footer notes are cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
+
+Processes share notes in the lock folder (SPECIFICATION.md, "Footers"), to which `services.checkpoint` writes them.
+Notes never expire, since file names are never reused.
+
+Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+import contextlib
+import json
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial, reduce
+from operator import and_
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,19 +28,31 @@ from numpy.typing import NDArray
 from pyarrow import fs as arrow_fs
 from pyarrow import types
 
-from fsspec_cas import Store
+from fsspec_cas import CasError, Outcome, Store, Won
 from fsspec_cas.backends import split_url
+from lockprovider.bounded import as_text, inflate, parse_json, plausible
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.files import base_file
-from lockprovider.table.files.footers import FooterNote, FooterNotes, Ranges
-from lockprovider.table.format.schema import RECORD_KEY
-
-Met = tuple[NDArray[np.int64], NDArray[np.int64]]
+from lockprovider.table.files.base_file import LEGACY_KEY
+from lockprovider.table.format import bloom
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.schema import META_COLUMNS
 
 WHOLE_BYTES = 8 << 20  # Up to this size, one request is cheaper than ranged reads.
+NOTES = ".hoodie/.locks/footers/"
+MANY = 10_000  # Above this, reading all keys is quicker than the filter.
+FEW = 8  # For so few files, reading footers is quicker.
 _LOCAL = "local"
-_SLOTS_A_KEY = 16
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours get distant slots.
+_VERSION = 1
+_LEVEL = 1  # Filters are random bits, which compress badly.
+_ONE_BY_ONE = 64
+_OBJECTS = 16  # More objects are merged.
+_MERGED = "m"  # suffix of a merged object
+_KEPT = 2  # A merge keeps some sources for readers that listed them.
+_FILTER_BYTES = 4096  # of 512 keys
+_FILTERS_BYTES = 4 << 20  # of all filters in one object
+_MEMORY_BYTES = 64 << 20
+_DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -94,141 +119,370 @@ class TablePlace:
         return self.store.kind == _LOCAL
 
 
-class KeyMatch(Protocol):
-    """Set of unique keys to find in rows by one column."""
+@dataclass(frozen=True, slots=True)
+class FooterNote:
+    """Summary of a footer."""
 
-    column: str
+    ends: tuple[str, str] | None
+    filter: str | None
+    ranges: Ranges = field(default_factory=dict)
 
-    def met(self, rows: pa.Table) -> Met:
-        """Return ascending positions of rows with one of the keys, and each row's key number; may raise `Corrupt`."""
+    @classmethod
+    def of(cls, footer: pq.FileMetaData) -> FooterNote:
+        key_filter = base_file.known_filter(footer)
+        return cls(base_file.key_range(footer), None if key_filter is None else key_filter.text, ranges_of(footer))
 
+    def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
+        """Return False if the file certainly has none of the keys `asked`, which lie from `least` to `greatest`.
 
-class TextMatch:
-    """Match by record key, or by a column with the same texts."""
-
-    def __init__(self, keys: pa.Array, column: str = RECORD_KEY) -> None:
-        self.column = column
-        self._keys = keys.cast(pa.string())
-
-    def met(self, rows: pa.Table) -> Met:
-        numbers = pc.index_in(_filled(rows, self.column), value_set=self._keys)
-        return np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False)), numbers.drop_null().to_numpy()
-
-
-class NumberMatch:
-    """Match by a column of whole numbers; hash slots exclude most rows before a binary search."""
-
-    def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
-        self.column = column
-        self._order = np.argsort(numbers)
-        self._sorted = numbers[self._order]
-        bits = max(1, (_SLOTS_A_KEY * len(numbers)).bit_length())
-        self._shift = np.uint64(64 - bits)
-        self._marks = np.zeros(1 << bits, dtype=np.bool_)
-        self._marks[self._slots(numbers)] = True
-
-    def met(self, rows: pa.Table) -> Met:
-        values = _filled(rows, self.column).cast(pa.int64()).to_numpy()
-        places = np.flatnonzero(self._marks[self._slots(values)])
-        numbers = values[places]
-        at = np.minimum(np.searchsorted(self._sorted, numbers), len(self._sorted) - 1)
-        same = self._sorted[at] == numbers
-        return places[same], self._order[at[same]]
-
-    def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        slots: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
-        return slots.view(np.int64)
-
-
-def _filled(rows: pa.Table, column: str) -> pa.Array:
-    values = base_file.array_of(rows.column(column))
-    if values.null_count:
-        raise Corrupt(f"a base file has rows without a value in key column {column!r}; take it from a backup")
-    return values
-
-
-def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
-    if column is None or not all(_is_text(schema, column) for schema in schemas):
-        return TextMatch(keys)
-    return TextMatch(keys, column)
-
-
-def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
-    if column is None or not all(is_whole(schema, column) for schema in schemas):
-        return None
-    numbers = numbers_of(keys)
-    return None if numbers is None else NumberMatch(numbers.to_numpy(), column)
-
-
-def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """Convert keys to 64-bit integers; None if one is not a number's canonical text, such as `007`."""
-    if types.is_int64(keys.type):
-        return keys
-    try:
-        numbers = keys.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return None
-    return numbers if numbers.cast(pa.string()).equals(keys) else None  # not 007
-
-
-def key_column(column: str | None, *schemas: pa.Schema) -> str:
-    """Return `column` if all schemas have it as whole numbers or texts; else the record key column."""
-    alike = (all(fits(schema, column) for schema in schemas) for fits in (is_whole, _is_text) if column is not None)
-    return column if column is not None and any(alike) else RECORD_KEY
-
-
-def is_whole(schema: pa.Schema, column: str) -> bool:
-    kind = schema.field(column).type if column in schema.names else pa.null()
-    return bool(types.is_int32(kind) or types.is_int64(kind))
-
-
-def _is_text(schema: pa.Schema, column: str) -> bool:
-    return column in schema.names and bool(types.is_string(schema.field(column).type))
-
-
-@dataclass(frozen=True)
-class KeyFile:
-    """Base file for key lookups, opened at first use. Reads may raise `HistoryGone` or `Corrupt`."""
-
-    place: TablePlace
-    path: str
-    size: int
-
-    @cached_property
-    def keys(self) -> pa.Array:
-        return base_file.keys_of(self._file)
-
-    def shared(self, other: KeyFile) -> pa.Array:
-        mine, theirs = self._note.ends, other._note.ends
-        if mine is not None and theirs is not None and (mine[1] < theirs[0] or theirs[1] < mine[0]):
-            return pa.array([], pa.string())
-        return other.among(self.keys)
-
-    def among(self, wanted: pa.Array) -> pa.Array:
-        each = wanted.unique()
-        return each.filter(pa.array(self.has(each)))
-
-    def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Read which unique keys the file has, as a mask, by key range, bloom filter, then stored keys or `by_number`.
-
-        `by_number` must match the same keys.
+        Without `asked` only the range is compared. A damaged filter excludes nothing.
         """
-        mask = self._note.may_have_each(wanted)
-        if not mask.any():
-            return mask
-        if by_number is not None and is_whole(self._file.schema_arrow, by_number.column):
-            mask[:] = False
-            mask[by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]] = True
-            return mask
-        near = np.flatnonzero(mask)
-        mask[:] = False
-        mask[near[TextMatch(wanted.take(pa.array(near))).met(pa.table([self.keys], [RECORD_KEY]))[1]]] = True
+        if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
+            return False
+        if asked is None or self.filter is None:
+            return True
+        try:
+            return bloom.BloomFilter.parse(self.filter).might_contain_any(asked)
+        except Corrupt:
+            return True
+
+    def may_have_each(self, keys: pa.Array) -> NDArray[np.bool_]:
+        """Return a mask of keys that the file may have; above 10,000 in range, by range only.
+
+        Raises `Corrupt` for a damaged filter.
+        """
+        mask = np.ones(len(keys), dtype=np.bool_)
+        if self.ends is not None:
+            between = pc.and_(pc.greater_equal(keys, self.ends[0]), pc.less_equal(keys, self.ends[1]))
+            mask = np.array(between, dtype=np.bool_)
+        if self.filter is not None and 0 < np.count_nonzero(mask) <= MANY:
+            mask[mask] = bloom.BloomFilter.parse(self.filter).might_contain_each(keys.filter(pa.array(mask)))
         return mask
 
     @property
-    def _note(self) -> FooterNote:
-        return self.place.footer_notes.get(self.path) or FooterNote.of(self._file.metadata)
+    def short(self) -> FooterNote:
+        return self if len(self.filter or "") <= _FILTER_BYTES else replace(self, filter=None)
 
-    @cached_property
-    def _file(self) -> base_file.ParquetFile:
-        return self.place.open(self.path, self.size)
+    @property
+    def size(self) -> int:
+        return len(self.filter or "") + 200 * (1 + len(self.ranges))
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.row, separators=(",", ":"))
+
+    @property
+    def row(self) -> Sequence[Any]:
+        return self.ends, self.filter, self.ranges
+
+    @classmethod
+    def parse(cls, row: Sequence[Any]) -> FooterNote:
+        """Convert a decoded `row`; a malformed one raises one of `_DAMAGED`."""
+        ends, text, ranges = row
+        if ends is not None:
+            ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
+        return cls(
+            ends,
+            None if text is None else as_text(text, "filter"),
+            {name: decode_range(*bounds) for name, bounds in ranges.items()},
+        )
+
+
+class FooterNotes:
+    """Cache of one table's footer notes in one process. Thread-safe.
+
+    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do.
+    """
+
+    def __init__(self, *, beside_the_lock: bool = False) -> None:
+        self._has_keys_asked = False  # then long filters are kept
+        self._notes: dict[str, FooterNote] = {}
+        self._size = 0
+        self._adding = Lock()
+        self._looking = Lock()
+        self._may_look = beside_the_lock
+        self._read: set[str] = set()
+        self._saved: set[str] = set()  # with notes in the lock folder
+        self._missed: set[str] = set()
+        self._one_by_one: list[str] = []  # waiting for `put`
+
+    def get(self, path: str) -> FooterNote | None:
+        """Return a file's cached note, or None; from now on the cache keeps long filters."""
+        self._has_keys_asked = True
+        return self._notes.get(path)
+
+    def opened(self, path: str, footer: pq.FileMetaData) -> None:
+        """Cache the note of an opened file; after a key lookup replace one without a filter."""
+        note = self._notes.get(path)
+        if note is None or (note.filter is None and self._has_keys_asked):
+            self.add(path, FooterNote.of(footer))
+
+    def add(self, path: str, note: FooterNote) -> None:
+        """Cache a note unless one as good is cached; drop the oldest above 64 MiB.
+
+        Before the first key lookup, leaves out filters above 4 KiB; afterwards a note with a filter replaces one
+        without.
+        """
+        note = note if self._has_keys_asked else note.short
+        with self._adding:
+            known = self._notes.get(path)
+            if known is not None and (known.filter is not None or note.filter is None):
+                return
+            self._notes[path] = note
+            self._size += note.size - (0 if known is None else known.size)
+            while self._size > _MEMORY_BYTES:
+                self._size -= self._notes.pop(next(iter(self._notes))).size
+
+    def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
+        """Return the column ranges of the `paths` that have a note.
+
+        If many lack one, first caches the lock folder's notes (only with `beside_the_lock`). Ignores store errors.
+        """
+        self._look(store, paths)
+        return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
+
+    def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
+        """Call `look_up`; return the `paths` whose notes exclude every wanted key, or all paths without keys.
+
+        Above 10,000 keys, only compares ranges.
+        """
+        self.look_up(store, paths)
+        if not len(wanted):
+            return {*paths}
+        ends, lookup = pc.min_max(wanted), bloom.Asked(wanted) if len(wanted) <= MANY else None
+        least, greatest = ends["min"].as_py(), ends["max"].as_py()
+        notes = {path: note for path in paths if (note := self._notes.get(path)) is not None}
+        return {path for path, note in notes.items() if not note.may_have(least, greatest, lookup)}
+
+    def look_up(self, store: Store, paths: Iterable[str]) -> None:
+        """Keep long filters from now on; cache notes of the lock folder as `ranges` does."""
+        self._has_keys_asked = True
+        self._look(store, paths)
+
+    def _look(self, store: Store, paths: Iterable[str]) -> None:
+        """Cache new notes of the lock folder if more than 8 of `paths` have none and were not sought before.
+
+        Remembers these as sought. Ignores store errors, and does nothing without `beside_the_lock`.
+        """
+        if not self._may_look or len(self._unknown(paths)) <= FEW:
+            return
+        with self._looking:
+            if len(unknown := self._unknown(paths)) > FEW:
+                with contextlib.suppress(CasError):
+                    self._keep(read_notes(store, self._read))
+                self._missed.update(unknown)
+
+    def _unknown(self, paths: Iterable[str]) -> list[str]:
+        return [path for path in paths if path not in self._notes and path not in self._missed]
+
+    def _keep(self, notes_by_object: Mapping[str, Mapping[str, FooterNote]]) -> None:
+        for name, notes in notes_by_object.items():
+            for path, note in notes.items():
+                self.add(path, note)
+            self._saved.update(notes)
+            self._read.add(name)
+
+    def take_due(self, stats: Iterable[WriteStat]) -> Sequence[str]:
+        """Cache the notes in `stats`, and return the base files to `put` now: those of `stats` if more than 8.
+
+        Else collects them and returns nothing; once 64 are collected, returns and forgets these.
+        """
+        paths = []
+        for stat in stats:
+            if stat.note:
+                self.add(stat.path, FooterNote.parse(json.loads(stat.note)))
+            if not stat.is_log:
+                paths.append(stat.path)
+        if len(paths) > FEW:
+            return paths
+        with self._adding:
+            self._one_by_one += paths
+            if len(self._one_by_one) < _ONE_BY_ONE:
+                return ()
+            found, self._one_by_one = self._one_by_one, []
+            return found
+
+    def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
+        """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
+
+        Then lists the folder; returns True if `merge` is due. A lost or unknown write returns False; a failed one, or a
+        failed listing, raises `CasError`.
+        """
+        unsaved = (path for path in paths if path not in self._saved)
+        notes = {path: note for path in unsaved if (note := self._notes.get(path)) is not None}
+        if len(notes) <= FEW or not isinstance(_create(store, time, notes), Won):
+            return False
+        self._saved.update(notes)
+        return len(store.list(NOTES)) > _OBJECTS
+
+    def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
+        """Read the lock folder's objects; join more than two in a new one, without files that `is_kept` rejects.
+
+        Then deletes all sources but the last two. If another merge won, deletes nothing.
+        """
+        notes_by_object = read_notes(store, ())
+        names = sorted(notes_by_object)
+        notes = {path: note for name in names for path, note in notes_by_object[name].items() if is_kept(path)}
+        if len(names) > _KEPT and isinstance(_create(store, f"{names[-1]}{_MERGED}", notes), Won):
+            store.delete_all([f"{NOTES}{name}" for name in names[:-_KEPT]])
+
+
+def _create(store: Store, name: str, notes: Mapping[str, FooterNote]) -> Outcome:
+    return store.put_if_absent(f"{NOTES}{name}", encode_notes(notes), create_once=True)
+
+
+def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str, FooterNote]]:
+    names = [name for entry in store.list(NOTES) if (name := entry.path.removeprefix(NOTES)) not in known]
+    reading = [store.in_background(partial(store.read_or_none, f"{NOTES}{name}")) for name in names]
+    contents = ((name, pending.result()) for name, pending in zip(names, reading, strict=True))
+    return {name: decode_notes(content.data) for name, content in contents if content is not None}
+
+
+def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
+    """Encode notes by path for the lock folder, without filters above 4 KiB.
+
+    The longest are also left out, above 4 MiB in all.
+    """
+    rows, room = [], _FILTERS_BYTES
+    for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
+        length = len(note.filter or "")
+        stored = note if length <= min(_FILTER_BYTES, room) else replace(note, filter=None)
+        room -= len(stored.filter or "")
+        rows.append((path, *stored.row))
+    return zlib.compress(json.dumps({"version": _VERSION, "files": rows}, separators=(",", ":")).encode(), _LEVEL)
+
+
+def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
+    """Decode an object of the lock folder to notes by path; return none if damaged or of another version."""
+    try:
+        most = plausible(data)
+        content = parse_json(inflate(data, most=most), most=most, items=most)
+        if content["version"] != _VERSION:
+            return {}
+        return {path: FooterNote.parse(row) for path, *row in content["files"]}
+    except _DAMAGED:
+        return {}
+
+
+_MOST_COLUMNS = 32
+_LONGEST = 64
+_INTEGERS = {str(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
+_STORED_AS = {"INT32", "INT64", "BYTE_ARRAY"}  # INT96 statistics have no order.
+
+
+class Range(NamedTuple):
+    """Bounds of a column's values as stored in the Arrow type `kind`; without bounds all are null."""
+
+    kind: str
+    least: int | str | None
+    greatest: int | str | None
+    has_nulls: bool  # or unknown
+
+
+Ranges = Mapping[str, Range]
+
+
+def may_have_range(kind: pa.DataType) -> bool:
+    return bool(_name_of(kind))
+
+
+def ranges_of(footer: pq.FileMetaData) -> Ranges:
+    """Extract from a footer the ranges of integer, text, date and timestamp columns: the first 32 with statistics.
+
+    Meta columns, repeated names, and dates and timestamps with Spark's legacy mark get none.
+    """
+    fields, ranges, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
+    is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for name, kind in zip(fields.names, fields.types, strict=True):
+        type_name = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
+        if type_name and fields.get_field_index(name) >= 0:  # Duplicate names get no range.
+            bounds = _range(type_name, name, [group.column(at) for group in groups])
+            if bounds is not None:
+                ranges[name] = bounds
+        at += _parts_of(kind)
+        if len(ranges) == _MOST_COLUMNS:
+            break
+    return ranges
+
+
+def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
+    """Return an Arrow expression that is true for every row of a file with these ranges, as read with these columns."""
+    sure = pc.scalar(True)
+    for column in columns:
+        bounds = ranges.get(column.name)
+        kind = str(column.type)
+        if bounds is not None and (bounds.kind == kind or {bounds.kind, kind} <= _INTEGERS):
+            sure = sure & _between(pc.field(column.name), bounds, column.type)
+    return sure
+
+
+def decode_range(kind: str, least: int | str | None, greatest: int | str | None, has_nulls: bool) -> Range:  # noqa: FBT001
+    kinds = {type(least), type(greatest)}
+    if kinds not in ({int}, {str}, {type(None)}) or not isinstance(has_nulls, bool):
+        raise ValueError("no range")
+    return Range(kind, least, greatest, has_nulls)
+
+
+def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
+    """Return a column's range over all row groups; None if statistics are missing or unusable, or there are no rows."""
+    lows, highs, has_nulls = list[Any](), list[Any](), False
+    for chunk in chunks:
+        if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
+            return None
+        if not (count := chunk.num_values):
+            continue
+        if (statistics := chunk.statistics) is None:
+            return None
+        nulls = statistics.null_count if statistics.has_null_count else None
+        has_nulls = has_nulls or nulls != 0
+        if statistics.has_min_max:
+            lows.append(_value(statistics.min_raw))
+            highs.append(_value(statistics.max_raw))
+        elif nulls is None or nulls < count:
+            return None
+    if None in lows or None in highs or not (lows or has_nulls):
+        return None
+    return Range(kind, min(lows, default=None), max(highs, default=None), has_nulls)
+
+
+def _value(raw: int | bytes) -> int | str | None:
+    """Return a bound as number or text; None if it is not UTF-8, or longer than 64 characters."""
+    if isinstance(raw, int):
+        return raw
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if len(text) <= _LONGEST else None
+
+
+@lru_cache(1024)
+def _name_of(kind: pa.DataType) -> str:
+    return str(kind) if types.is_signed_integer(kind) or types.is_string(kind) or _is_time(kind) else ""
+
+
+@lru_cache(1024)
+def _parts_of(kind: pa.DataType) -> int:
+    return sum(_parts_of(kind.field(number).type) for number in range(kind.num_fields)) or 1
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(types.is_date32(kind) or types.is_timestamp(kind))
+
+
+def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
+    """Return an Arrow filter for a column expression `value` in `bounds`, also null if these have it.
+
+    Always true if `kind` cannot hold them.
+    """
+    if bounds.least is None or bounds.greatest is None:
+        return value.is_null()
+    try:
+        least, greatest = pa.scalar(bounds.least, kind), pa.scalar(bounds.greatest, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pc.scalar(True)  # now a narrower type
+    ends = [value == least] if bounds.least == bounds.greatest else [value >= least, value <= greatest]
+    if bounds.has_nulls:  # Arrow cannot use one null check for both ends.
+        ends = [end | value.is_null() for end in ends]
+    return reduce(and_, ends)

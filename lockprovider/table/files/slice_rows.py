@@ -20,10 +20,8 @@ from lockprovider.table.convert import read_as
 from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
 from lockprovider.table.files import base_file
 from lockprovider.table.files.base_file import ParquetFile, array_of, read_columns
-from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogMerge, LogSide, MergeRule, fold, fold_fields
-from lockprovider.table.files.place import (
+from lockprovider.table.files.keys import (
     KeyMatch,
-    TablePlace,
     TextMatch,
     is_whole,
     key_column,
@@ -31,6 +29,8 @@ from lockprovider.table.files.place import (
     numbers_of,
     text_match,
 )
+from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogMerge, LogSide, MergeRule, fold, fold_fields
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import log_block
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock

@@ -20,23 +20,21 @@ from pyarrow import types
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import check_texts, shown
+from fsspec_cas.bridge.threads import in_order
 from lockprovider.table.convert import read_as
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable
-from lockprovider.table.files import footers
 from lockprovider.table.files.base_file import INT96_UNIT, check_footer, reading, refuse_encrypted
-from lockprovider.table.files.footers import FEW
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files.place import FEW, Ranges, TablePlace, guarantee, may_have_range
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read.filters import Filter, of_expression, of_tuples
 from lockprovider.table.read.sql_where import parse_where
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
-RangesOf = Callable[[Sequence[str]], Mapping[str, footers.Ranges]]
+RangesOf = Callable[[Sequence[str]], Mapping[str, Ranges]]
 # SQL text, a pyarrow expression, a list of tuples, or a `Filter`; None selects all rows.
 Where = Any
 
@@ -173,15 +171,15 @@ def _within_ranges(
 
     Returns few slices unchanged, without calling `ranges_of`.
     """
-    columns = [column for column in mentioned if footers.may_have_range(column.type)]
+    columns = [column for column in mentioned if may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]
     if not columns or len(bare) <= FEW:
         return slices
     if not (ranges := ranges_of(bare)):
         return slices
-    nothing: footers.Ranges = {}
+    nothing: Ranges = {}
     known_ranges = (nothing if one.logs else ranges.get(one.path, nothing) for one in slices)
-    return _pruned(slices, full, expression, (footers.guarantee(one, columns) for one in known_ranges))
+    return _pruned(slices, full, expression, (guarantee(one, columns) for one in known_ranges))
 
 
 def _pruned(

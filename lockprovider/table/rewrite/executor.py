@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from fsspec_cas import CasError, Entry, InvalidInput
+from fsspec_cas.bridge.threads import in_order
 from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
@@ -29,7 +30,6 @@ from lockprovider.table.format.service_metadata import PlannedSlice, decode_clus
 from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.conflict import with_fence
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fsspec_cas.bridge.threads import in_order
 from lockprovider.table.errors import Aborted
 from lockprovider.table.files.base_file import index_of
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, WritesHere
@@ -18,7 +19,6 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import Action, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, stats_by_partition
 from lockprovider.table.services import plans
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.conflict import Bucket, anchor_id, bare_buckets
 from lockprovider.table.timeline.view import Snapshot, ended_groups
 

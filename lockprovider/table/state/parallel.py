@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from itertools import chain, islice
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fsspec_cas import Entry, Store
-from fsspec_cas.bridge.threads import WorksAtExit
+from fsspec_cas.bridge.threads import in_order
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -29,29 +26,6 @@ def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple
     calls: list[Callable[[], Any]] = [first, second]
     one, other = concurrently(store, calls)
     return one, other
-
-
-def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
-    """Run the jobs in at most `limit` threads, and yield their results in order.
-
-    A job's error is raised at its turn; then, or if the caller stops, no other job begins. With one job or a limit of
-    1, this thread runs them.
-    """
-    jobs = iter(jobs)
-    first = list(islice(jobs, 2))
-    if limit == 1 or len(first) <= 1:
-        yield from (job() for job in chain(first, jobs))
-        return
-    with WorksAtExit(limit) as threads:
-        try:
-            running: deque[Future[T]] = deque()
-            for job in chain(first, jobs):  # the iterator may be large
-                if len(running) == 2 * limit:
-                    yield running.popleft().result()
-                running.append(threads.submit(job))
-            yield from (future.result() for future in running)
-        finally:
-            threads.shutdown(cancel_futures=True)
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:

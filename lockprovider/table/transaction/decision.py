@@ -19,7 +19,7 @@ from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
 from lockprovider.bounded import as_flag, as_text, as_whole, parse_object, text_in
 from lockprovider.table.convert.columns import leaf_types
 from lockprovider.table.errors import ARCHIVED, Aborted, Corrupt, InvalidRecords, WriteConflict
-from lockprovider.table.files.place import KeyFile
+from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import (
     TIMELINE,

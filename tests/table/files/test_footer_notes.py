@@ -23,10 +23,10 @@ from table.tables import SETTINGS
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
-from lockprovider.table.files import footers as footer_notes
+from lockprovider.table.files import place as footer_notes
 from lockprovider.table.files.base_file import open_base_file
 from lockprovider.table.files.encoding import all_fresh, encode_base_file
-from lockprovider.table.files.footers import FooterNote, FooterNotes
+from lockprovider.table.files.place import FooterNote, FooterNotes
 from lockprovider.table.format import bloom
 from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.state import checkpoint

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.errors import Corrupt
+from lockprovider.table.files.keys import KeyFile, NumberMatch, TextMatch, number_match, text_match
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.place import KeyFile, NumberMatch, TextMatch, number_match, text_match
 from lockprovider.table.files.slice_rows import columns_to_merge
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import RECORD_KEY, with_meta

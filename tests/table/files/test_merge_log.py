@@ -19,8 +19,8 @@ from lockprovider.table import UnsupportedTable
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.files import merge_log, slice_rows
 from lockprovider.table.files.base_file import read_columns
+from lockprovider.table.files.keys import TextMatch, number_match
 from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold, fold_fields
-from lockprovider.table.files.place import TextMatch, number_match
 from lockprovider.table.files.slice_rows import events_of
 from lockprovider.table.format import schema
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_avro, encode_blocks, encode_deletes

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from table.jvm_written import base_files, contents
 
 from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
-from lockprovider.table.files.footers import FooterNote, Range, Ranges, guarantee, ranges_of
+from lockprovider.table.files.place import FooterNote, Range, Ranges, guarantee, ranges_of
 from lockprovider.table.format.schema import META_COLUMNS
 
 UTC = timezone.utc

@@ -24,9 +24,8 @@ from table.tables import SETTINGS
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.convert import read_as
 from lockprovider.table.engines import changes
-from lockprovider.table.files import footers
-from lockprovider.table.files.footers import Range, Ranges
-from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files import place as footers
+from lockprovider.table.files.place import Range, Ranges, TablePlace
 from lockprovider.table.read import scan
 from lockprovider.table.read.scan import plan_scan, to_table
 from lockprovider.table.state import checkpoint

@@ -15,7 +15,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upse
 
 from lockprovider.table import InvalidRecords, Table, TableEvent, TableSettings, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files.place import KeyFile
+from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.bloom import BloomFilter, encode_filter
 
 CHECKED = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, check_keys=True)

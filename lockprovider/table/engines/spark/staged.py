@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import CasError, Machine
+from fsspec_cas.bridge.threads import in_order
 from lockprovider.table.engines.changes import AT_ONCE, check_unique, file_sized_tables, rows_by
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.options import WriteOperation
@@ -31,7 +32,6 @@ from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.layout import MARKERS, STAGED
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.conflict import BatchId
 from lockprovider.table.transaction.transaction import WHOLE_RETRIES, CommitResult, Transaction, transact
 

@@ -42,6 +42,7 @@ class LockSettings:
             `fsspec_cas.probe.proof.require_safe_for_locks`.
         max_hold: how long a lease is renewed (None: until release). Then its holder gets `LeaseLost`, and other clients
             can take the lock when it lapses.
+        margin_s: seconds before `validUntil` at which a holder treats its lease as lapsed; follows from `validity`.
 
     >>> lockprovider.LockSettings(validity=60).renew
     6.0
@@ -53,6 +54,7 @@ class LockSettings:
     poll: float
     check_store: bool
     max_hold: float | None
+    margin_s: float = dataclasses.field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -86,7 +88,8 @@ class LockSettings:
                 "raise hoodie.write.lock.storage.validity.timeout.secs or lower "
                 "hoodie.write.lock.storage.renew.interval.secs"
             )
-        for name, value in {**times, "renew": every, "check_store": check_store}.items():
+        margin_s = min(validity / _MARGIN_SHARE, _MARGIN_MAX_S)
+        for name, value in {**times, "renew": every, "check_store": check_store, "margin_s": margin_s}.items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -106,11 +109,6 @@ class LockSettings:
         check(config)
         return _settings(config, _words_of(config))
 
-    @property
-    def margin_s(self) -> float:
-        """Seconds before `validUntil` at which a holder treats its lease as lapsed."""
-        return min(self.validity / _MARGIN_SHARE, _MARGIN_MAX_S)
-
 
 def checked(settings: object) -> LockSettings:
     if settings is None:
@@ -118,14 +116,6 @@ def checked(settings: object) -> LockSettings:
     if not isinstance(settings, LockSettings):
         raise InvalidSettings(f"settings={settings!r} must be LockSettings, e.g. LockSettings(validity=60, renew=5)")
     return settings
-
-
-def wait_s(timeout: Any, default_s: float) -> float:
-    if timeout is None:
-        return default_s
-    if not _is_number(timeout) or not timeout >= 0:
-        raise InvalidSettings(f"timeout={timeout!r} must be a number of seconds, 0 or more, e.g. timeout=30")
-    return float(timeout)
 
 
 def check_functions(**functions: object) -> None:

@@ -14,12 +14,12 @@ from typing import Any, NoReturn, overload
 from fsspec_cas import CasError, Machine, Store, World
 from fsspec_cas.bridge.threads import ForTasks, on_thread, threaded
 from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
-from lockprovider.settings import LockSettings, check_functions, wait_s
+from lockprovider.settings import LockSettings, check_functions
 from lockprovider.storage_lock.acquire import ProcessQueue
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import add_details
 from lockprovider.storage_lock.lease import Lease, OnLost
-from lockprovider.storage_lock.lock import Lock
+from lockprovider.storage_lock.lock import Lock, wait_s
 from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 

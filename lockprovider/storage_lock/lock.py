@@ -7,10 +7,20 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from fsspec_cas import CasError, Machine, Store, World, check_bytes, check_path, require_safe_for_locks
+from fsspec_cas import (
+    CasError,
+    InvalidInput,
+    Machine,
+    Store,
+    World,
+    check_bytes,
+    check_path,
+    require_safe_for_locks,
+)
+from fsspec_cas.arguments import check_seconds
 from fsspec_cas.machine import Signal, ends_with
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
-from lockprovider.settings import LockSettings, check_functions, checked, wait_s
+from lockprovider.settings import LockSettings, check_functions, checked
 from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client, add_details
@@ -23,6 +33,15 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.storage_lock.status import LockStatus, look
 
 _FREED_S = 0.25
+
+
+def wait_s(timeout: Any, default_s: float) -> float:
+    if timeout is None:
+        return default_s
+    try:
+        return check_seconds(timeout)
+    except InvalidInput as error:
+        raise InvalidSettings(str(error)) from None
 
 
 class Lock:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from fsspec_cas import Store, check_url
 from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
 from lockprovider.hudi_keys import MANAGED_IDENTITY
-from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
+from lockprovider.settings import LockSettings, Options, checked, from_config, from_url
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.lease import Lease, OnLost
-from lockprovider.storage_lock.lock import Lock
+from lockprovider.storage_lock.lock import Lock, wait_s
 from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 

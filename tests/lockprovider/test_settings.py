@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockprovider import InvalidSettings, LockSettings
-from lockprovider.settings import wait_s
+from lockprovider.storage_lock.lock import wait_s
 
 
 def test_defaults_are_hudis() -> None:

@@ -53,7 +53,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("__main__",),
     ],
     "lockprovider.storage_lock": [
-        ("heartbeat", "record"),
+        ("record",),
         ("audit", "polling"),
         ("audit_log", "machine"),
         ("metrics",),

@@ -26,9 +26,8 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
-from lockprovider.storage_lock.client import Client, add_details
+from lockprovider.storage_lock.client import Client, Heartbeat, add_details, run_callbacks
 from lockprovider.storage_lock.driver import must_match
-from lockprovider.storage_lock.heartbeat import Heartbeat, run_callbacks
 from lockprovider.storage_lock.machine import Done, Ended
 from lockprovider.storage_lock.record import LockRecord, Pending
 

@@ -44,7 +44,7 @@ from lockprovider.recipes.election.decide import (
 from lockprovider.recipes.errors import Fenced, TermLost
 from lockprovider.recipes.values import check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
-from lockprovider.storage_lock.heartbeat import Heartbeat, run_callbacks
+from lockprovider.storage_lock.client import Heartbeat, run_callbacks
 
 _REQUEST_S = 20.0  # with all tries
 _SENDS = 4

@@ -9,7 +9,7 @@ import pytest
 
 from fsspec_cas import Unavailable
 from fsspec_cas.machine import Worker
-from lockprovider.storage_lock.heartbeat import Heartbeat, Pulse
+from lockprovider.storage_lock.client import Heartbeat, Pulse
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
 
@@ -196,7 +196,7 @@ def test_heartbeat_thread_that_cannot_start_is_an_error_and_is_retried(monkeypat
             raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lockprovider.storage_lock.heartbeat.Worker", Full)
+        patch.setattr("lockprovider.storage_lock.client.Worker", Full)
         with pytest.raises(RuntimeError, match="can't start"):
             Heartbeat(lease, 0.001, pulse).start()
     heartbeat = Heartbeat(lease, 0.001, pulse)

@@ -1,5 +1,4 @@
-"""Data files of a table.
+"""Data files of a table, without lock and transaction: it also runs on executors and workers.
 
-May import: convert, timeline, format and below. It also runs on executors and workers, so it uses no lock and no
-transaction.
+May import: convert, timeline, format and below.
 """

@@ -1,7 +1,6 @@
 """Base files: compute keys, partitions and buckets of rows, and read files, without Python loops over rows.
 
-Source: Hudi `HoodieAvroParquetWriter`, its key generators;
-`HoodieSimpleBucketIndex.loadBucketIdToFileIdMappingForPartition`.
+Source: Hudi `HoodieAvroParquetWriter`, its key generators; `HoodieSimpleBucketIndex`.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ AVRO_KEY = "parquet.avro.schema"
 SPARK_KEY = "org.apache.spark.version"
 LEGACY_KEY = "org.apache.spark.legacyDateTime"
 
-_SECOND = -2_208_988_800  # Spark's old time zones equal today's since 1900.
+_SECOND = -2_208_988_800  # from when on Spark's old time zones are today's
 _EARLIEST = {
-    "DATE": -141_427,  # 1582-10-15 began the Gregorian calendar.
+    "DATE": -141_427,  # 1582-10-15
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
-INT96_UNIT = "us"  # Spark's old timestamps: in nanoseconds years after 2262 overflow.
+INT96_UNIT = "us"  # Nanoseconds overflow in 2262.
 _ENCRYPTED = ("no decryption found", "Cannot decrypt", "No footer key or key metadata")  # in pyarrow's errors
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 128 << 20
 
 
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
-    """Return each row's record key: the value itself, or `a:1,b:2` for several fields or if `named`.
+    """Return each row's record key: the value's text, or `a:1,b:2` for several fields or if `named`.
 
-    Dates are ISO, booleans lower case, timestamps microseconds since 1970. Raises `InvalidRecords` as `_texts`, or if a
-    key is null or empty (of several fields: all) or ambiguous.
+    Dates are ISO, booleans lower case, timestamps microseconds since 1970, null and empty text placeholders. Raises
+    `InvalidRecords` as `_texts`, or if a key has no value or is ambiguous.
     """
     texts = [_texts(table, field) for field in fields]
     blank = reduce(pc.and_, (pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True) for text in texts))
@@ -67,9 +66,9 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Raise `InvalidRecords` if a text column's value is a placeholder or has the next field's separator.
+    """Raise `InvalidRecords` for a text that is a placeholder or has the next field's separator, such as `,b:`.
 
-    Other values would have the same composite key. `texts`: the columns `fields` of `table`, as texts.
+    Another row could have its composite key. `texts` are the columns `fields`.
     """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):
@@ -82,7 +81,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Return each row's partition path, empty in an unpartitioned table; may raise `InvalidRecords`."""
+    """Return each row's partition path, empty in an unpartitioned table."""
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     folders = [_folders(table, field, style) for field in style.fields]
@@ -97,9 +96,9 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """Return a column's values as Hudi writes them in keys and paths.
+    """Return a column's values as Hudi writes them in keys and paths; nulls stay.
 
-    Raises `InvalidRecords` if it is missing, or of a type without such text.
+    Raises `InvalidRecords` if it is missing, a float, bytes or nested.
     """
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
@@ -126,17 +125,17 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raise `Corrupt` if a Parquet file is damaged, `HistoryGone` if it is missing; keep store errors.
+    """Raise `Corrupt` for a damaged Parquet file, `HistoryGone` if it is missing; other store errors pass through.
 
-    `UnsupportedTable` if it is encrypted, or pyarrow lacks what it needs.
+    `UnsupportedTable`: it is encrypted, or pyarrow cannot read it. `path` is for messages.
     """
     try:
         yield
     except FileNotFoundError as error:
         raise HistoryGone.with_file(path) from error
-    except pa.ArrowNotImplementedError as error:  # such as nested columns of more than 2 GiB
+    except pa.ArrowNotImplementedError as error:  # nested columns above 2 GiB
         raise UnsupportedTable(f"{path!r} cannot be read by pyarrow: {error}; read it with JVM Hudi") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a column name
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, pa.ArrowMemoryError) or (isinstance(error, OSError) and not _is_of_arrow(error)):
             raise
         if any(sign in str(error) for sign in _ENCRYPTED):
@@ -154,7 +153,7 @@ def _is_of_arrow(error: OSError) -> bool:
 
 
 class _NoKeys(KmsClient):  # type: ignore[misc]
-    """Refuses every key when a file is opened: statistics of an encrypted column would end the process."""
+    """Refuses every key: statistics of an encrypted column would end the process."""
 
     def __init__(self, _: object) -> None:
         super().__init__()
@@ -167,7 +166,7 @@ _KEYS = CryptoFactory(_NoKeys)
 
 
 def refuse_encrypted() -> Any:
-    """Return decryption properties with which pyarrow refuses to open an encrypted file."""
+    """Return decryption properties with which pyarrow refuses encrypted files."""
     return _KEYS.file_decryption_properties(KmsConnectionConfig())
 
 
@@ -198,10 +197,9 @@ def check_operation(names: Iterable[str], name: str) -> None:
 
 
 def check_footer(footer: pq.FileMetaData, name: str) -> None:
-    """Raise `UnsupportedTable` for a Flink change log, or dates in Spark's Julian calendar.
+    """Raise `UnsupportedTable` for Flink's change log, or old dates in a file with Spark's legacy mark.
 
-    These are dates before 1582-10-15, or timestamps before 1900, in a file with Spark's legacy mark; without statistics
-    all columns of such types count.
+    Old are dates before 1582-10-15 and timestamps before 1900, also columns of these types without statistics.
     """
     check_operation(footer.schema.names, name)
     if LEGACY_KEY.encode() not in (footer.metadata or {}):
@@ -234,13 +232,13 @@ def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.
 
 
 def in_batches(file: ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
-    """Yield `columns` of a base file in batches of at most `rows` rows; raise as `reading`.
+    """Yield `columns` of a base file, in order, in batches of at most `rows` rows; raise as `reading`.
 
-    A batch has no more than about `at_most` uncompressed bytes.
+    By the average row, a batch has at most `at_most` uncompressed bytes, but at least one row.
     """
     groups = list(range(file.num_row_groups))
     metadata = [file.metadata.row_group(number) for number in groups]
-    # Arrow fetches all requested groups before it reads one.
+    # Arrow fetches all groups of a request first.
     requests = (
         [groups]
         if sum(group.total_byte_size for group in metadata) <= ROW_GROUP_BYTES
@@ -259,7 +257,7 @@ def keys_of(file: ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return the footer's least and greatest key; None without them, or if they are not ASCII."""
+    """Return None without both keys, or if one is not ASCII."""
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
@@ -275,7 +273,7 @@ def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
     return bloom.KnownFilter(text.decode("latin-1"), footer.num_rows)
 
 
-_LIKELY = 65_536  # Few random file ids begin with such 8 digits.
+_LIKELY = 65_536  # rare in random file ids
 
 
 def index_of(config: TableConfig) -> BucketIndex:
@@ -307,7 +305,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a written file names no bucket, or two files of a partition share one.
+    """Raise `InvalidRecords` if a file of a commit names no bucket, or two files of a partition share one.
 
     Tables without a bucket index pass.
     """

@@ -33,16 +33,15 @@ _COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
 _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
-# For so few rows zstd only costs.
+# For these zstd only costs.
 _FEW_ROWS = 1000
 _PAGES = {"store_schema": False, "write_page_checksum": True}
-_CALENDAR = "3.5.0"  # From 3.0 on Spark reads dates in today's calendar.
+_CALENDAR = "3.5.0"  # Spark from 3.0 on uses today's.
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 _ORDERS_DIFFER_FROM = 0xEE  # first byte of U+E000 in UTF-8
 
 
-# JVM Hudi compares record keys by UTF-16 units, Arrow by UTF-8 bytes. Java orders what lies
-# beyond U+FFFF before U+E000 to U+FFFF.
+# By UTF-16 units, unlike by UTF-8 bytes, what lies beyond U+FFFF comes before U+E000.
 def java_order(key: str) -> bytes:
     return key.encode("utf-16-be")
 
@@ -54,7 +53,7 @@ def ends(keys: pa.Array) -> tuple[str, str] | None:
     bounds = pc.min_max(keys)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if not (np.frombuffer((least + greatest).encode(), np.uint8) >= _ORDERS_DIFFER_FROM).any():
-        return least, greatest  # certainly also by UTF-16
+        return least, greatest
     texts = keys.to_pylist()
     return min(texts, key=java_order), max(texts, key=java_order)
 
@@ -78,12 +77,11 @@ def encode_base_file(
     known: pq.ParquetFile | None = None,
     key_filter: str | None = None,
 ) -> WrittenFile:
-    """Encode a base file with meta columns, key range and bloom filter.
+    """Encode a base file in memory, with meta columns, key range and bloom filter.
 
-    `parts`, at least one, are `fresh` rows; `columns` have canonical types. `keys` are all rows' keys, in order; if
-    None, `parts` have a record key column. `known`, a base file with the first keys, and `key_filter`, the bloom filter
-    of all, save work. NOT checked: that keys are unique and not empty, and that `known` and `key_filter` belong to
-    them.
+    `parts`, at least one, are `fresh` rows, with a record key column unless `keys` has all keys in order. `known`, a
+    base file with the first keys, and `key_filter`, that of all, save work. NOT checked: that keys are unique and not
+    empty, and `known` and `key_filter` theirs. Raises `UnsupportedSchema` unless types are canonical.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
@@ -92,7 +90,7 @@ def encode_base_file(
     settings = {"compression": compression, "use_dictionary": _repetitive(first), **_PAGES}
     is_flat = not any(types.is_nested(column.type) for column in first.schema)
     settings["write_statistics"] = not is_flat or [name for name in first.column_names if name not in _NOT_COMPARED]
-    # Parquet checks the page size only after so many rows.
+    # Parquet then checks the page size.
     settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (_bytes_of(first) or 1)))
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
@@ -121,7 +119,10 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
 def _row_groups(
     parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
 ) -> Iterator[pa.Table]:
-    """Yield row groups with Hudi's meta columns, and append their keys (without `keys`, from the rows) to `met`."""
+    """Yield regrouped `parts` with Hudi's meta columns; append each group's keys to `met`.
+
+    These come from `keys`, of all rows in order, or, if None, from the parts.
+    """
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
@@ -158,7 +159,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int, added: int = 0) -> Iterator[pa.Table]:
-    """Halve a part until each piece has at most `limit` bytes, with `added` ones a row, or one row; in order."""
+    """Halve a part until each piece has one row or at most `limit` bytes, `added` more a row; yield them in order."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -183,7 +184,7 @@ def _constant(text: str, count: int) -> pa.Array:
 
 def _repetitive(full: pa.Table) -> bool | list[str]:
     if any(types.is_nested(column.type) for column in full.schema):
-        return True  # Parts of nested columns have own names.
+        return True  # Nested parts have own names.
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
 
 
@@ -197,9 +198,9 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
-    """Return footer entries; without `key_filter`, hash only keys after those of `known`.
+    """Return a footer's entries: Avro schema, bloom filter, key range.
 
-    `known` is a base file with the first keys.
+    Without `key_filter`, hash only keys after the first, of base file `known`.
     """
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
@@ -216,8 +217,8 @@ def _footer(
     }
 
 
-PARQUET_ROWS = 1000  # From here on Parquet is smaller and quicker than Avro.
-_BLOCK_BYTES = 256 << 20  # as in JVM writers; a block may not have 2 GiB
+PARQUET_ROWS = 1000  # From here on Parquet is smaller and quicker.
+_BLOCK_BYTES = 256 << 20  # as in JVM writers
 _DELETE_BYTES = 64  # of a delete, besides key, partition and value
 
 
@@ -227,10 +228,10 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Return statistics and bytes of a log file of `changes`.
+    """Return statistics and bytes of a log file: of rows, their unique keys, and deletes as from `rows_of_keys`.
 
-    These are rows, their unique keys, and deletes in the form that `rows_of_keys` returns. Raises `InvalidRecords` as
-    `refuse_unordered`, or for a file name that the JVM does not accept.
+    Raises `InvalidRecords` for a row's null ordering value, one too large for the JVM, or a file name that it rejects;
+    for deletes as `wrapper_of`.
     """
     rows, keys, deletes = changes
     refuse_unordered(config, rows)
@@ -256,7 +257,7 @@ def encode_log(
 
 
 def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
-    """Raise `InvalidRecords` for a null ordering value in a merge-on-read table: JVM readers fail at it."""
+    """Raise `InvalidRecords` for a null ordering value in a merge-on-read table."""
     for name in MergeRule.of(config).ordering if config.is_merge_on_read else ():
         if count := rows.column(name).null_count:
             raise InvalidRecords(
@@ -266,9 +267,9 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the deletes' ordering values; raise `InvalidRecords` for null.
+    """Return the ordering values of deletes; raise `InvalidRecords` for null in a merge-on-read table.
 
-    Also for an int 0 or the day 1970-01-01, which count as none.
+    Also, in every table, for an int 0 or the day 1970-01-01, which count as none.
     """
     refuse_unordered(config, deletes)
     values = files.array_of(deletes.column(config.ordering_field))
@@ -281,9 +282,9 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
-    """Yield kind and bytes of blocks of rows, each of at most 256 MiB before compression, or of one row.
+    """Yield kind and bytes of blocks of these rows, each of at most 256 MiB uncompressed or of one row.
 
-    Fewer than 1,000 rows without nested times or dates are Avro, others Parquet; `text` is their Avro schema.
+    Fewer than 1,000 rows in all, without nested times or dates, are Avro, others Parquet; `text`: their Avro schema.
     """
     is_avro = full.num_rows < PARQUET_ROWS and not any(_has_times_inside(column.type) for column in full.schema)
     for part in _pieces(full, _BLOCK_BYTES) if full.num_rows else ():
@@ -299,7 +300,7 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:
-    """Encode a Parquet block's content without statistics, and with the Avro schema `text` in its footer."""
+    """Encode a Parquet block without statistics, with the Avro schema `text` in its footer."""
     out = BytesIO()
     settings = {"compression": _COMPRESSION, "use_dictionary": _repetitive(rows), **_PAGES}
     settings["write_statistics"] = False
@@ -310,7 +311,7 @@ def _parquet(rows: pa.Table, text: str) -> bytes:
 
 
 def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[bytes]:
-    """Yield the delete blocks' contents: deletes with ordering values, then those without.
+    """Yield contents of delete blocks of at most 256 MiB or one delete; those with ordering values are first.
 
     Readers fail at a mixed block.
     """

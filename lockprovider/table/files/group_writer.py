@@ -1,4 +1,4 @@
-"""Writer of the data files of transactions and of services.
+"""Writer of the data files of transactions and services.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -41,8 +41,8 @@ from lockprovider.table.format.schema import IS_DELETED, has_deletes, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 _SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
-_MARKED = 2  # More files than this share one marker object.
-_FEW = 8  # More places than this are read by one listing.
+_MARKED = 2  # More files share one marker object.
+_FEW = 8  # More places are read by one listing.
 
 
 class WritesHere(NamedTuple):
@@ -51,7 +51,7 @@ class WritesHere(NamedTuple):
     markers: list[str]  # recorded before their write
     announced: set[str]
     partitions: set[str]  # with a metafile
-    wait_in_flight: Callable[[], object]  # the inflight file, before each data file
+    wait_in_flight: Callable[[], object]  # before each data file
 
 
 class NewGroup(NamedTuple):
@@ -96,10 +96,9 @@ class GroupWriter:
         return compile_plan(given, self.schema, missing, needed=self.config.identifying)
 
     def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
-        """Convert rows to the table's columns; return the rows, their record keys and partition paths.
+        """Return the rows in the table's columns, their record keys and partition paths.
 
-        Pass `missing="refuse"` for rows that replace others. Raises `InvalidRecords` for a null key or a set delete
-        flag.
+        Rows that replace others need `missing="refuse"`. Raises `InvalidRecords` for a null key or a set delete flag.
         """
         return self._keyed(self.plan(rows.schema, missing)(rows))
 
@@ -125,13 +124,13 @@ class GroupWriter:
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """Encode in memory, with the latest row of each key."""
+        """Encode the latest row of each key."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Yield new file groups encoded as by `encode`, in order; quicker for many small groups.
+        """Yield each new group's encoded base file, in order, with the latest row of each key.
 
-        Reads all groups first. Raises `InvalidRecords` as `refuse_unordered`.
+        Reads all groups first, to hash small ones together. Raises as `refuse_unordered` and `dedupe`.
         """
         unique = []
         for group in groups:
@@ -155,7 +154,7 @@ class GroupWriter:
         known: pq.ParquetFile | None = None,
         key_filter: str | None = None,
     ) -> Encoded:
-        """Encode a base file in memory with `encode_base_file`, and complete a copy of `stat` but for the file size."""
+        """Encode a base file in memory as `encode_base_file`; add its path and row count to a copy of `stat`."""
         written = encoding.encode_base_file(
             parts,
             columns,
@@ -169,16 +168,13 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files in one object; skip few files, or files after single markers.
-
-        The writes of skipped files mark them.
-        """
+        """Write the markers of many new files in one object; few files, or files after single markers, are left out."""
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
     def put(self, file: Encoded) -> WriteStat:
-        """Create the partition's missing metafile, then a new file group's marker and file."""
+        """Create a missing partition metafile, then marker and file."""
         self.open_partitions([file.stat.partition])
         return self.put_slice(file, MarkerKind.CREATE)
 
@@ -203,9 +199,9 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: base_file.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write a file group's marker and next base file by a merge plan of `upserts`; raise as `put_slice`.
+        """Write a file group's marker and next base file by a plan for `upserts` and `opened`, its current base file.
 
-        `opened` is the current base file. Returns None, writing nothing, if nothing changes.
+        Returns None, writing nothing, if nothing changes; raises as `put_slice`.
         """
         if not plan.changed:
             return None
@@ -235,8 +231,8 @@ class GroupWriter:
     ) -> WriteStat | None:
         """Create a marker and a log file of rows with unique keys and of deletes; None, writing nothing, if empty.
 
-        A key in both is deleted. Without `delete_values` it reads the slice, and deletes only keys that the slice has.
-        Raises `Aborted` as `put_slice`.
+        A key in both is deleted. Without `delete_values` reads the slice, and deletes only keys that it has. Raises as
+        `encode_log`, and `Aborted` as `put_slice`.
         """
         is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
@@ -260,7 +256,7 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker, cache its note, and return its statistics with the size.
+        """Create a base file after its marker, cache its note, and return its statistics with size and, in tasks, note.
 
         Keeps an earlier attempt's file with the same keys. Raises `Aborted` if it has others, or the instant was rolled
         back.
@@ -281,7 +277,7 @@ class GroupWriter:
     def _unless_rolled_back(self, stat: WriteStat, *, created: bool) -> WriteStat:
         """Return `stat` if `here` is set or the store has the instant; else delete a `created` file, raise `Aborted`.
 
-        A file of an earlier attempt stays, since it may be committed.
+        An earlier attempt's file stays, since it may be committed.
         """
         if self.here is not None or self.place.store.list(f"{layout.TIMELINE}/{self.begin}"):
             return stat
@@ -294,7 +290,7 @@ class GroupWriter:
         )
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
-        """Record a file's marker in `here`, then create it, alone or in an object as earlier ones.
+        """Create a file's marker, alone or, like earlier ones, in an object; first record it in `here`, if set.
 
         Does nothing if it is announced.
         """
@@ -316,7 +312,7 @@ class GroupWriter:
     def _mark_in_one(self, here: WritesHere, files: Sequence[tuple[str, str, MarkerKind]]) -> None:
         """Record files (partition, name, kind) in `here`, then create an object with their markers.
 
-        In parallel, creates `MARKERS.type`, which directs readers to it.
+        In parallel, creates `MARKERS.type`, which points to it.
         """
         kind = layout.markers_type(self.begin)
         marker = layout.markers_file(self.begin, len(here.markers), [layout.marker_name(*file) for file in files])
@@ -329,7 +325,8 @@ class GroupWriter:
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
         """Create missing metafiles, for JVM readers, and record partitions in `here`; `each` works like `map`.
 
-        Raises `InvalidRecords` if a new one is inside or around another; removes the metafiles of such that it created.
+        Skips recorded ones. Raises `InvalidRecords` if a new one is inside or around another, and deletes the metafiles
+        made for these.
         """
         known = set() if self.here is None else self.here.partitions
         new = [partition for partition in partitions if partition not in known]
@@ -340,7 +337,7 @@ class GroupWriter:
         ]
         self._refuse_nested(new, outer, made=False)
         made = [partition for partition, is_mine in zip(new, each(self._make_partition, new), strict=True) if is_mine]
-        if made and self._can_nest:  # At least one of two concurrent writers sees both.
+        if made and self._can_nest:  # One of two concurrent writers sees both.
             self._refuse_nested(made, [*outer, *(f"{partition}/" for partition in made)], made=True)
         known.update(new)
 
@@ -354,10 +351,9 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Raise `InvalidRecords` for new partitions inside or around another.
+        """Raise `InvalidRecords` for `new` partitions inside or around another, new or listed at path prefixes.
 
-        The other may be new, or listed at `places`, path prefixes. If `made`, first deletes the metafiles of these new
-        partitions.
+        If `made`, first deletes these new ones' metafiles.
         """
         partitions = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(partitions) for outer in partitions.intersection(outer_of(inner))]
@@ -400,7 +396,7 @@ def group_id(begin: str, *task: object) -> str:
     """The id is the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
-    # A bucket's file id begins with a digit.
+    # Buckets begin with a digit.
     digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"
 
@@ -408,9 +404,9 @@ def group_id(begin: str, *task: object) -> str:
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of slices, of one partition, sorted by `sort_by`, as new file groups; commit times stay.
+    """Write all rows of one partition's slices, sorted by `sort_by`, as new file groups `file_ids`; commit times stay.
 
-    Several file ids get ranges of about equal size, by way of temporary files; empty files are not written. Raises as
+    Each gets a range of about equal size; several use temporary files. Empty ones are not written. Raises as
     `put_slice`.
     """
     rule = MergeRule.of(writer.config) if any(file_slice.logs for file_slice in slices) else MergeRule()
@@ -451,7 +447,7 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
     """Yield one table for each output file, in order, by way of temporary files; `outputs` has each row's file.
 
-    The first part must be empty. One file needs no `outputs`.
+    The first part must be empty. A single file needs no `outputs`.
     """
     if files == 1:
         yield pa.concat_tables(parts)
@@ -484,7 +480,7 @@ def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.
 
 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
-    """Merge a slice's logs and base file, and create the marker and next base file; raise as `put_slice`.
+    """Merge a slice's logs with its base file, if any; create marker and next base file, and raise as `put_slice`.
 
     Commit times and sequence numbers stay.
     """

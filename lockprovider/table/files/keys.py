@@ -23,7 +23,7 @@ from lockprovider.table.format.schema import RECORD_KEY
 Met = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 _SLOTS_A_KEY = 16
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours get distant slots.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, which parts neighbours
 
 
 class KeyMatch(Protocol):
@@ -48,7 +48,7 @@ class TextMatch:
 
 
 class NumberMatch:
-    """Match by a column of whole numbers; hash slots exclude most rows before a binary search."""
+    """Match by a column of whole numbers."""
 
     def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
         self.column = column
@@ -93,14 +93,14 @@ def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> Num
 
 
 def numbers_of(keys: pa.Array) -> pa.Array | None:
-    """Convert keys to 64-bit integers; None if one is not a number's canonical text, such as `007`."""
+    """Convert keys to 64-bit integers; None if any is not a number's canonical text, such as `007`."""
     if types.is_int64(keys.type):
         return keys
     try:
         numbers = keys.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
-    return numbers if numbers.cast(pa.string()).equals(keys) else None  # not 007
+    return numbers if numbers.cast(pa.string()).equals(keys) else None
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
@@ -141,9 +141,10 @@ class KeyFile:
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Read which unique keys the file has, as a mask, by key range, bloom filter, then stored keys or `by_number`.
+        """Return a mask of the unique keys `wanted` that the file has.
 
-        `by_number` must match the same keys.
+        Reads stored keys only within key range and bloom filter, or by `by_number`, a match of the same keys, its
+        column.
         """
         mask = self._note.may_have_each(wanted)
         if not mask.any():

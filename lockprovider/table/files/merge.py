@@ -1,4 +1,4 @@
-"""Copy-on-write merge of one file group: plan what happens to each row, then yield the new rows in parts.
+"""Copy-on-write merge of one file group: plan each row's fate, then yield the new rows in parts.
 
 Source: Hudi `HoodieMergeHandle`.
 """
@@ -23,16 +23,16 @@ from lockprovider.table.format import schema
 from lockprovider.table.format.layout import BaseFile
 
 _STAYS, _GOES = -1, -2
-# pyarrow's default pool returns large pieces to the system.
+# The default pool returns large pieces to the system.
 _POOL = pa.system_memory_pool()
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Plan of a merge into a base file; `keys` has the record keys of the next base file.
+    """Plan of a merge into a base file; `keys` are the record keys of the next one.
 
-    `fates` has for each old row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` are
-    indexes of upserts: those with keys of the file, and those to append.
+    `fates` has for each old row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` index
+    the upserts with keys of the file, and those to append.
     """
 
     keys: pa.Array
@@ -81,9 +81,8 @@ def merge_plan(
 ) -> MergePlan | None:
     """Read a base file's keys, and plan replaced and deleted rows; return None if its key range excludes all keys.
 
-    With an ordering field the higher value wins; the upsert wins ties and nulls. A delete always wins. `upsert_keys`
-    must be unique (see `dedupe`). `with_new` adds new keys. Raises `UnsupportedSchema` if `upserts`, even if empty,
-    lack a column.
+    An upsert wins unless the old row's ordering value is higher; a delete always wins. `upsert_keys` must be unique.
+    `with_new` adds new keys. Raises `UnsupportedSchema` if `upserts`, even if empty, lack a column.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
@@ -103,7 +102,10 @@ def merge_plan(
 
 
 def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
-    """Read the old file, and yield the next base file's rows by the plan, new keys last, in at least one part."""
+    """Read the old file, and yield the next base file's rows by the plan, new keys last, in at least one part.
+
+    Upserted rows get the commit time of `base_file`; others keep theirs.
+    """
     own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
     target = pa.schema([*own, *upserts.schema])
     columns = schema.present(target.names, file.schema_arrow.names)
@@ -121,7 +123,7 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
     """Return a batch with upserted rows in place and deleted rows gone; it begins at row `start` of the new file.
 
-    `fates` is the batch's part of `MergePlan.fates`.
+    `fates` is its part of `MergePlan.fates`.
     """
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
@@ -156,7 +158,7 @@ def _old_wins(
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
-    """Keep one row for each key, in order: the highest ordering value, and the last of equal values.
+    """Keep one row for each key, in order: of the highest ordering value, null lowest and NaN highest, the last.
 
     A missing (`InvalidRecords`) or nested ordering column (`UnsupportedSchema`) raises only if keys repeat.
     """

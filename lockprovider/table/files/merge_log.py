@@ -1,4 +1,4 @@
-"""Merge of a file slice: fold its logs to one state for each key, then merge them with the base file in batches.
+"""Merge of a file slice: fold its logs to one state for each key, then merge the base file in batches.
 
 Source: Hudi `BufferedRecordMergerFactory`, `KeyBasedFileGroupRecordBuffer`.
 """
@@ -34,11 +34,10 @@ class LogEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """Rule that chooses between versions of a row: by the `ordering` columns, or the later version if none.
+    """Rule that chooses between versions of a row: the highest value of the `ordering` columns, then the latest.
 
-    The higher ordering value wins, and of equal values the later; null is lowest and NaN highest. A delete without a
-    value wins over all earlier events, and any later row wins over it. The texts of column `key`, if any, are record
-    keys.
+    Null is lowest, NaN highest. A delete without a value wins over earlier events, any later row over it. Column `key`,
+    if any, has the record keys as text.
     """
 
     ordering: tuple[str, ...] = ()
@@ -58,7 +57,7 @@ class MergeRule:
 class LogEvents:
     """All events of a slice's logs, in merge order; `rows` has the rows of `ROW` events only.
 
-    `order` has the values of each ordering column, `partial` each row's index in `column_sets`, if any row is partial.
+    `order` has each ordering column's values; `partial`, if any row is partial, each row's index in `column_sets`.
     """
 
     keys: pa.Array
@@ -116,15 +115,15 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     last = np.zeros(count, dtype=np.int64)
-    last[codes] = places  # The last of equal codes stays.
+    last[codes] = places  # The last stays.
     return last
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
-    """Mask the events that can win.
+    """Mask the events that can win: all of a key without a delete that has no value.
 
-    After a key's last delete without a value, these are the first row and all later events or, without a row, that
-    delete. `codes` numbers `count` keys.
+    After the last such delete, these are the first row and all later events or, without a row, that delete. `codes`
+    numbers `count` keys.
     """
     hard_deletes = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)
@@ -135,7 +134,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
     last[codes[hard_deletes]] = hard_deletes
     start = last.copy()
     later = np.flatnonzero((kinds == LogEventKind.ROW) & (last[codes] >= 0) & (places > last[codes]))[::-1]
-    start[codes[later]] = later  # Descending order: the first row stays.
+    start[codes[later]] = later  # The first row stays.
     only = start == last
     return np.where(last[codes] < 0, everything, (places >= start[codes]) & (~only[codes] | (places == last[codes])))
 
@@ -171,7 +170,7 @@ def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
     if not types.is_floating(values.type):
         return values
     numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
-    # NaN has many bit patterns; keep one.
+    # One bit pattern for NaN.
     bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
     return pa.array(
         np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), mask=values.is_null().to_numpy(zero_copy_only=False)
@@ -202,7 +201,7 @@ class LogMerge:
     """Merge of one slice's folded logs with its base file. Not thread-safe.
 
     Pass all base batches to `merged`, then call `rest`. Partial updates imply `in_place`. After a delete without a
-    value, a log row with a lower value than the base row lets the base row reappear.
+    value, a log row lets a base row of a higher value reappear.
     """
 
     def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:
@@ -214,9 +213,10 @@ class LogMerge:
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return a base batch merged with the logs, in their columns; record its keys for `rest`.
+        """Return a base batch merged with the logs, with the logs' columns and without deleted rows.
 
-        Unless `in_place`, `rest` returns the rows that replace others.
+        `in_place` log rows stand where they replace others; else `rest` returns them. Records the batch's keys for
+        `rest`.
         """
         old, new = self._match.met(batch)
         batch = batch.select(self._side.rows.column_names)
@@ -264,8 +264,8 @@ class LogMerge:
         return rows
 
 
-# Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`: a late row with a lower ordering value only fills
-# columns that the winner lacks. Source: Hudi `PartialUpdateHandler`, `SparkRecordMergingUtils.mergePartialRecords`.
+# Partial updates, from Spark SQL's `MERGE INTO ... UPDATE SET`. Source: Hudi `PartialUpdateHandler`,
+# `SparkRecordMergingUtils.mergePartialRecords`.
 @dataclass(slots=True)
 class _State:
     event: int
@@ -274,9 +274,9 @@ class _State:
 
 
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Fold events with partial updates to one state for each key.
+    """Fold events with partial updates to one state for each key, in order of first appearance.
 
-    Winners by `rule` take columns that they lack from losers.
+    A winning row by `rule` takes columns that it lacks from the row that lost.
     """
     columns = (comparable(column).to_pylist() for column in events.order)
     order = list(zip(*([(value is not None, value) for value in column] for column in columns), strict=True))
@@ -317,7 +317,7 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
     """Return the folded logs of `states`; each column's value comes from its own row.
 
-    `lacks` masks, by column, states without one.
+    `lacks` masks states without one.
     """
     places = pa.array([state.event for state in states], pa.int64())
     columns, lacks = [], {}

@@ -1,9 +1,8 @@
 """`TablePlace`, which opens a table's files in any process, and its notes of their footers.
 
 Footer notes are cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
-
-Processes share notes in the lock folder (SPECIFICATION.md, "Footers"), to which `services.checkpoint` writes them.
-Notes never expire, since file names are never reused.
+`services.checkpoint` shares them in the lock folder (SPECIFICATION.md, "Footers"). They never expire, since file names
+are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -38,17 +37,17 @@ from lockprovider.table.format import bloom
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import META_COLUMNS
 
-WHOLE_BYTES = 8 << 20  # Up to this size, one request is cheaper than ranged reads.
+WHOLE_BYTES = 8 << 20  # Up to here, one request is cheaper.
 NOTES = ".hoodie/.locks/footers/"
-MANY = 10_000  # Above this, reading all keys is quicker than the filter.
-FEW = 8  # For so few files, reading footers is quicker.
+MANY = 10_000  # Above, reading all keys is quicker.
+FEW = 8  # Up to here, reading footers is quicker.
 _LOCAL = "local"
 _VERSION = 1
-_LEVEL = 1  # Filters are random bits, which compress badly.
+_LEVEL = 1  # Filters compress badly.
 _ONE_BY_ONE = 64
 _OBJECTS = 16  # More objects are merged.
 _MERGED = "m"  # suffix of a merged object
-_KEPT = 2  # A merge keeps some sources for readers that listed them.
+_KEPT = 2  # sources, for readers that listed them
 _FILTER_BYTES = 4096  # of 512 keys
 _FILTERS_BYTES = 4 << 20  # of all filters in one object
 _MEMORY_BYTES = 64 << 20
@@ -85,10 +84,10 @@ class TablePlace:
         return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> tuple[Any, arrow_fs.FileSystem | None]:
-        """Return pyarrow's source: path and filesystem, or bytes, read now, and None.
+        """Return what pyarrow opens: a path and its filesystem, or bytes, read now, and None.
 
-        Outside local folders, files that are small, in memory or without `size` are read to bytes. May raise
-        `FileNotFoundError`, now or at the read.
+        Bytes are of remote files up to 8 MiB or without `size`, and of those in memory. May raise `FileNotFoundError`,
+        for paths later.
         """
         store = self.store
         if self.is_local:
@@ -121,7 +120,7 @@ class TablePlace:
 
 @dataclass(frozen=True, slots=True)
 class FooterNote:
-    """Summary of a footer."""
+    """Summary of a base file's footer: least and greatest key, bloom filter as text, column ranges."""
 
     ends: tuple[str, str] | None
     filter: str | None
@@ -135,7 +134,7 @@ class FooterNote:
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
         """Return False if the file certainly has none of the keys `asked`, which lie from `least` to `greatest`.
 
-        Without `asked` only the range is compared. A damaged filter excludes nothing.
+        Without `asked` compares only the range. A damaged filter excludes nothing.
         """
         if self.ends is not None and (greatest < self.ends[0] or self.ends[1] < least):
             return False
@@ -177,7 +176,7 @@ class FooterNote:
 
     @classmethod
     def parse(cls, row: Sequence[Any]) -> FooterNote:
-        """Convert a decoded `row`; a malformed one raises one of `_DAMAGED`."""
+        """Convert a decoded `row` to a note; if malformed raise one of `_DAMAGED`, such as `ValueError`."""
         ends, text, ranges = row
         if ends is not None:
             ends = (as_text(ends[0], "least key"), as_text(ends[1], "greatest key"))
@@ -191,7 +190,7 @@ class FooterNote:
 class FooterNotes:
     """Cache of one table's footer notes in one process. Thread-safe.
 
-    With `beside_the_lock` it also reads the lock folder, which each of many tasks should not do.
+    With `beside_the_lock` it reads the lock folder, which each of many tasks should not.
     """
 
     def __init__(self, *, beside_the_lock: bool = False) -> None:
@@ -202,26 +201,25 @@ class FooterNotes:
         self._looking = Lock()
         self._may_look = beside_the_lock
         self._read: set[str] = set()
-        self._saved: set[str] = set()  # with notes in the lock folder
+        self._saved: set[str] = set()  # in the lock folder
         self._missed: set[str] = set()
         self._one_by_one: list[str] = []  # waiting for `put`
 
     def get(self, path: str) -> FooterNote | None:
-        """Return a file's cached note, or None; from now on the cache keeps long filters."""
+        """Keep long filters from now on."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
-        """Cache the note of an opened file; after a key lookup replace one without a filter."""
+        """After a key lookup, also replace a note without a filter."""
         note = self._notes.get(path)
         if note is None or (note.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))
 
     def add(self, path: str, note: FooterNote) -> None:
-        """Cache a note unless one as good is cached; drop the oldest above 64 MiB.
+        """Cache a note if there is none, or one without a filter where this has one.
 
-        Before the first key lookup, leaves out filters above 4 KiB; afterwards a note with a filter replaces one
-        without.
+        Before the first key lookup, leaves out filters above 4 KiB. Above 64 MiB in all, drops the oldest.
         """
         note = note if self._has_keys_asked else note.short
         with self._adding:
@@ -236,15 +234,15 @@ class FooterNotes:
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
         """Return the column ranges of the `paths` that have a note.
 
-        If many lack one, first caches the lock folder's notes (only with `beside_the_lock`). Ignores store errors.
+        If many lack one, first reads the lock folder (only with `beside_the_lock`); ignores store errors.
         """
         self._look(store, paths)
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Call `look_up`; return the `paths` whose notes exclude every wanted key, or all paths without keys.
+        """Return the `paths` whose notes exclude every wanted key; all, if none is wanted, and none without a note.
 
-        Above 10,000 keys, only compares ranges.
+        First calls `look_up`. Above 10,000 keys, compares only ranges.
         """
         self.look_up(store, paths)
         if not len(wanted):
@@ -255,14 +253,14 @@ class FooterNotes:
         return {path for path, note in notes.items() if not note.may_have(least, greatest, lookup)}
 
     def look_up(self, store: Store, paths: Iterable[str]) -> None:
-        """Keep long filters from now on; cache notes of the lock folder as `ranges` does."""
+        """Keep long filters from now on; read the lock folder as `ranges` does."""
         self._has_keys_asked = True
         self._look(store, paths)
 
     def _look(self, store: Store, paths: Iterable[str]) -> None:
         """Cache new notes of the lock folder if more than 8 of `paths` have none and were not sought before.
 
-        Remembers these as sought. Ignores store errors, and does nothing without `beside_the_lock`.
+        Ignores store errors; these paths then count as sought. Does nothing without `beside_the_lock`.
         """
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return
@@ -305,8 +303,8 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
-        Then lists the folder; returns True if `merge` is due. A lost or unknown write returns False; a failed one, or a
-        failed listing, raises `CasError`.
+        Returns True if `merge` is due, by a listing. A lost or unknown write returns False; a failed one or listing
+        raises `CasError`.
         """
         unsaved = (path for path in paths if path not in self._saved)
         notes = {path: note for path in unsaved if (note := self._notes.get(path)) is not None}
@@ -339,9 +337,9 @@ def read_notes(store: Store, known: Collection[str]) -> Mapping[str, Mapping[str
 
 
 def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
-    """Encode notes by path for the lock folder, without filters above 4 KiB.
+    """Encode notes by path for the lock folder.
 
-    The longest are also left out, above 4 MiB in all.
+    Filters above 4 KiB are left out, and the longest above 4 MiB in all.
     """
     rows, room = [], _FILTERS_BYTES
     for path, note in sorted(notes.items(), key=lambda item: len(item[1].filter or "")):
@@ -353,7 +351,7 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 
 
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
-    """Decode an object of the lock folder to notes by path; return none if damaged or of another version."""
+    """Decode an object of the lock folder to notes by path: none if damaged or of another version."""
     try:
         most = plausible(data)
         content = parse_json(inflate(data, most=most), most=most, items=most)
@@ -387,16 +385,16 @@ def may_have_range(kind: pa.DataType) -> bool:
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
-    """Extract from a footer the ranges of integer, text, date and timestamp columns: the first 32 with statistics.
+    """Return the ranges of a footer's first 32 signed integer, text, date and timestamp columns with usable statistics.
 
-    Meta columns, repeated names, and dates and timestamps with Spark's legacy mark get none.
+    Leaves out nested and meta columns, repeated names, and dates and timestamps with Spark's legacy mark.
     """
     fields, ranges, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for name, kind in zip(fields.names, fields.types, strict=True):
         type_name = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
-        if type_name and fields.get_field_index(name) >= 0:  # Duplicate names get no range.
+        if type_name and fields.get_field_index(name) >= 0:  # not duplicate
             bounds = _range(type_name, name, [group.column(at) for group in groups])
             if bounds is not None:
                 ranges[name] = bounds
@@ -407,7 +405,10 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
-    """Return an Arrow expression that is true for every row of a file with these ranges, as read with these columns."""
+    """Return an Arrow filter that holds for every row of a file with these ranges, as read with these columns.
+
+    Columns without a range, or now of another type, add nothing; integer types may differ.
+    """
     sure = pc.scalar(True)
     for column in columns:
         bounds = ranges.get(column.name)
@@ -425,7 +426,10 @@ def decode_range(kind: str, least: int | str | None, greatest: int | str | None,
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return a column's range over all row groups; None if statistics are missing or unusable, or there are no rows."""
+    """Return plain column `name`'s range, with Arrow type `kind`, over its chunks in all row groups.
+
+    None if they are not its own, lack usable statistics, or there are no rows.
+    """
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
         if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
@@ -472,9 +476,9 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return an Arrow filter for a column expression `value` in `bounds`, also null if these have it.
+    """Return an Arrow filter: `value`, a column's expression, is in `bounds`, or null if these have nulls.
 
-    Always true if `kind` cannot hold them.
+    Always true if the column's type `kind` cannot hold them.
     """
     if bounds.least is None or bounds.greatest is None:
         return value.is_null()
@@ -483,6 +487,6 @@ def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return pc.scalar(True)  # now a narrower type
     ends = [value == least] if bounds.least == bounds.greatest else [value >= least, value <= greatest]
-    if bounds.has_nulls:  # Arrow cannot use one null check for both ends.
+    if bounds.has_nulls:  # Arrow needs it at both ends.
         ends = [end | value.is_null() for end in ends]
     return reduce(and_, ends)

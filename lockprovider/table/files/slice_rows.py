@@ -1,7 +1,5 @@
 """Rows of a file slice: read its log files, and merge them with its base file in batches.
 
-Large logs are processed in parts by hash of the key; each part reads the whole slice again.
-
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
 
@@ -37,16 +35,16 @@ from lockprovider.table.format.log_block import BlockKind, Header, LogBlock
 from lockprovider.table.format.schema import IS_DELETED, RECORD_KEY, absent, has_deletes, present, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
-_PART_BYTES = 128 << 20  # of stored logs with rows in memory together
+_PART_BYTES = 128 << 20  # of stored logs in one pass
 
 
 def merged_rows(
     place: TablePlace, file_slice: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield the merged rows of a slice, in parts and the same order each time.
+    """Yield a slice's merged rows, in parts and the same order each time.
 
-    `columns` must include those of `columns_to_merge`. With `in_place` log rows keep the positions of replaced rows, so
-    that a rewritten file stays sorted. Otherwise log rows come last, which costs less. May raise `HistoryGone`,
+    `columns` must include those of `columns_to_merge`. With `in_place` log rows stand where they replace others; else
+    they come last, which costs less. Logs above 128 MiB take several passes, each for some keys. Raises `HistoryGone`,
     `Corrupt` or `UnsupportedTable`.
     """
     if not file_slice.logs:
@@ -67,7 +65,6 @@ def merged_rows(
 
 
 def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
-    """Return the match of the logs' keys in the base file, the columns to read, and rows per batch."""
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, base_file.ROW_GROUP_ROWS
@@ -94,7 +91,7 @@ def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterato
 def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
-    """Read a slice, and return the key and merge columns of its rows with these keys, which it may lack."""
+    """Return the key and merge columns of a slice's rows with these keys, which it may lack."""
     columns = _key_columns(schema, rule)
     parts = (
         rows.filter(pc.is_in(rows.column(RECORD_KEY), value_set=keys))
@@ -104,7 +101,7 @@ def rows_of_keys(
 
 
 def merged_keys(place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule) -> Iterator[pa.Array]:
-    """Yield the record keys of a slice's merged rows, in parts; may raise what `merged_rows` raises."""
+    """Raise as `merged_rows`."""
     for rows in merged_rows(place, file_slice, _key_columns(schema, rule), rule):
         yield array_of(rows.column(RECORD_KEY))
 
@@ -131,7 +128,7 @@ class KeyPart:
 def read_logs(
     place: TablePlace, paths: Sequence[str], columns: pa.Schema, rule: MergeRule, part: KeyPart = KeyPart()
 ) -> LogSide:
-    """Read log files in merge order, and fold them to one state for each key of a part."""
+    """Fold log files, in merge order, to one state for each key of a part."""
     if part.parts == 1:
         events = events_of(((path, _read(place, path)) for path in paths), columns, rule)
     else:
@@ -159,7 +156,7 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
 
 def _one_by_one(place: TablePlace, paths: Sequence[str]) -> Iterator[LogBlock]:
-    """Read log files, and yield their valid blocks; hold one file in memory, reading each twice."""
+    """Read log files one at a time, each twice, and yield their valid blocks in merge order."""
     heads, numbers = [], {}
     for path in paths:
         for number, block in enumerate(log_block.decode_blocks(_read(place, path), path)):
@@ -194,7 +191,10 @@ class _Gathered:
     partial: list[frozenset[str] | None] = field(default_factory=list)
 
     def add(self, block: LogBlock) -> None:
-        """Decode a block, and append its events of keys in `self.part`; raise `Corrupt` for a row without a key."""
+        """Decode a block, and append its events of keys in `self.part`; raise `Corrupt` for a row without a key.
+
+        Rows with a true `_hoodie_is_deleted` are deletes.
+        """
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block)
             return

@@ -1,7 +1,6 @@
-"""Bloom filter in a base file's footer: Hadoop's dynamic bloom filter with one row of bits, sized to its keys.
+"""Bloom filter in a base file's footer: Hadoop's dynamic one with one row of bits, sized to its keys.
 
-JVM writers with the bloom index fail on a file without one. The JVM writes 2,587,966 bits up to 60,000 keys, else twice
-as many.
+JVM writers with the bloom index fail without it.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -27,9 +26,9 @@ TYPE_CODE = "DYNAMIC_V0"
 _MOST_HASHES = 30
 _MOST_READ_HASHES = 1000  # a damaged number would take hours
 _MOST_BITS = 2 * 2_587_966
-# of the largest size; the optimum 0.69 is slower and hardly better
+# 0.69 is hardly better
 _HASHES_A_BIT = 0.45
-_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # one false positive in a billion
+_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # false positives
 _LEAST_ROOM = 16
 _VERSION, _MURMUR = -1, 1
 _HEADER = struct.Struct(">iibi")
@@ -47,10 +46,10 @@ class KnownFilter:
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """Return the bloom filter of `keys`, as for `utf8` but none empty, as base64 text.
+    """Return the bloom filter of `keys`, texts of which none is empty, as base64 text.
 
-    `known` is the filter of the first of these keys, in order, so that only the others are hashed. A damaged one or one
-    of another size is ignored. `room` is the number of keys to size for.
+    `known` is the filter of the first keys, so that only others are hashed; ignored if damaged or of another size.
+    `room`: keys to size for; None: the next power of two.
     """
     count = len(keys)
     room = room or _room(count)
@@ -84,7 +83,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield each group's bloom filter as base64 text, in order; hash all groups in one pass unless one is too large."""
+    """Yield `encode_filters` of these groups; hash all in one pass unless one is too large."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
@@ -101,7 +100,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
-    """Return each key's 32-bit Murmur hash, the same in all processes; `keys` are as for `utf8`."""
+    """Return each key's 32-bit Murmur hash, the same in all processes; `keys`: str or Arrow strings."""
     data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
@@ -120,7 +119,7 @@ def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
     for start in range(0, len(offsets) - 1, _SLICE):
         for number, at in enumerate(_positions(data, offsets[start : start + _SLICE + 1], len(places), _bits(room))):
             places[number, start : start + len(at)] = at
-    bits[np.sort(places, axis=None)] = True  # sorted, for the processor's cache
+    bits[np.sort(places, axis=None)] = True  # sorted for the cache
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
@@ -147,9 +146,9 @@ def _hashes(room: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """Parsed filter: `rows` are the bit vectors, least significant bit first.
+    """Parsed filter: `rows` are bit vectors, least significant bit first.
 
-    The JVM states a wrong number of keys, `recorded`, if there are several rows.
+    `recorded`, the JVM's number of keys, is wrong if there are several.
     """
 
     bits: int
@@ -188,7 +187,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """Return a mask of `keys`, as for `utf8`: False where the file certainly lacks the key, else True."""
+        """Return a mask of `keys`, str or Arrow strings: False where the file certainly lacks the key."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -253,7 +252,7 @@ def _positions(
     spare, bit = np.empty_like(h), np.empty_like(h)
     for _ in range(hashes):
         blocks.hash(h, spare)
-        # Java's % keeps the sign, so |h % n| is |h| % n. numpy's % is slow.
+        # In Java |h % n| is |h| % n. numpy's % is slow.
         np.abs(h.view(np.int32), out=bit.view(np.int32))
         np.floor_divide(bit, size, out=spare)
         np.multiply(spare, size, out=spare)
@@ -263,9 +262,9 @@ def _positions(
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Part of the hash that needs no seed, for keys sorted by length.
+    """Seedless part of the hash, for keys sorted by length.
 
-    The j-th array of `words` covers the keys from `firsts[j]` on; earlier keys are too short.
+    The j-th of `words` covers the keys from `firsts[j]` on; earlier ones are too short.
     """
 
     lengths: NDArray[np.uint32]
@@ -298,7 +297,7 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))
     tails = np.zeros(len(lengths), dtype=np.uint32)
     ends, tail_lengths = starts + lengths, lengths % 4
-    # Hadoop takes the last bytes backwards and, unlike other Murmurs, signed.
+    # Hadoop takes the last bytes backwards and signed.
     for back in (1, 2, 3):
         has = tail_lengths >= back
         signed = data[ends[has] - back].view(np.int8).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Bucket index of Hudi: the record key of a row determines its file group, without a lookup.
+"""Bucket index of Hudi: a row's record key determines its file group, without a lookup.
 
 The bucket is Java's hash of the hash fields' values, without the sign, modulo the number of buckets.
 
@@ -52,10 +52,7 @@ class BucketIndex:
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
-        """Return each record key's bucket as int32, equal to JVM Hudi 1.2's.
-
-        JVM Hudi cannot hash keys with a `:` in the last value, if the last key column is no hash field.
-        """
+        """Return each record key's bucket as int32, equal to JVM Hudi 1.2's."""
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
             part = keys.slice(start, _SLICE)
@@ -74,7 +71,7 @@ def file_id(bucket: int, group: str) -> str:
 def fixed_file_id(bucket: int, number: int = 0) -> str:
     """Return the file id that non-blocking writers give to a bucket's first file group in every partition.
 
-    `number` counts earlier such groups that were replaced.
+    `number` counts earlier ones that were replaced.
     """
     return f"{prefix(bucket)}{_FIXED}{number}"
 
@@ -85,10 +82,10 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a record key, in its order; the key itself without `,`, `:` or a field.
+    """Return the values of `fields` in a record key, in its order; only the key if it lacks `,`, `:` or these fields.
 
-    The null placeholder becomes None, the other empty text. A value ends at the last `,` before the next `:`. Like the
-    JVM, this misreads a value with a `,` and then a `:`.
+    The null placeholder becomes None, the other empty text. A value ends at the last `,` before the next `:`; like the
+    JVM's, this misreads one with `,` and then `:`.
     """
     if "," not in key or ":" not in key:
         return [key]
@@ -116,9 +113,9 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
-    """Return the unsigned Java `List.hashCode` of the values of `fields` in each record key.
+    """Return the unsigned Java `List.hashCode` of the values of `fields` in each record key of `key_fields`.
 
-    Keys with a `:` in a value are slow.
+    Values with a `:` are slow.
     """
     if len(key_fields) > 1:
         pattern = ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields))
@@ -157,7 +154,7 @@ def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
 def java_hashes(texts: pa.Array) -> Hashes:
     """Return Java's `String.hashCode` of each text as an unsigned number; 0 for null.
 
-    31 has an inverse modulo 2^32, so all hashes are differences of one running sum.
+    31 has an inverse modulo 2^32: all hashes are differences of one running sum.
     """
     data, offsets = utf8(pc.fill_null(texts, ""))
     units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII

@@ -1,4 +1,4 @@
-"""Checks whether this library can read or write a table, and the settings by which JVM Hudi's writers can share it.
+"""Checks whether this library can read or write a table, and settings by which JVM Hudi's writers can share it.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`; Hudi 1.2.0 `HoodieWriterUtils.validateTableConfig`,
 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
@@ -43,9 +43,9 @@ SHARED: Mapping[str, str] = MappingProxyType(
     {
         LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
         MODE_KEY: OPTIMISTIC,
-        # JVM writers must not roll back live writers; a job may set EAGER by the older name.
+        # JVM writers must not roll back live ones; a job may use the older name.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
-        METADATA_KEY: "false",  # It would hide commits that it does not record.
+        METADATA_KEY: "false",  # It would hide commits.
         "hoodie.write.auto.upgrade": "false",
         "hoodie.rollback.avoid.duplicate.plan": "true",
     }
@@ -64,8 +64,8 @@ class SettingChange:
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
     """Return the configuration with the settings `SHARED` and time zone UTC.
 
-    A non-blocking table stays so if it is merge-on-read with buckets. With `keeps_listing` its metadata table stays,
-    without statistics.
+    A merge-on-read table with buckets stays non-blocking. With `keeps_listing` the metadata table stays, without
+    statistics.
     """
     settings, partitions = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
     if keeps_listing:
@@ -89,16 +89,16 @@ def as_non_blocking(config: TableConfig) -> TableConfig:
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
-    """Return the entries of `config.raw` that `shared` sets, by key.
+    """Return the properties that `shared` sets, by key; with `keeps_listing` the metadata table stays on.
 
-    Up to version 8 they also fix how a complex key generator writes keys of one column.
+    Up to version 8 also how a complex key generator writes keys of one column.
     """
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
     listing = {METADATA_KEY: "true", STATISTICS_KEY: "false"} if keeps_listing else {}
     spelling = {}
-    # Version 8 spells one-column keys in two ways; Hudi from 1.1 on refuses to write without a choice.
+    # Hudi from 1.1 on refuses to write without a choice.
     if config.has_complex_single_key and config.version <= 8:  # noqa: PLR2004
         spelling = {KEY_CHECK_KEY: "false", properties.KEY_ENCODING: properties.flag_text(not config.names_single_key)}
     return {**SHARED, **mode, **listing, **spelling}
@@ -110,7 +110,7 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
 
 
 def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the changes that `shared` would make with the same `keeps_listing`; empty if there are none.
+    """Return the changes that `shared` would make; empty if there are none.
 
     Values compare as in Hudi, without case and outer spaces.
     """
@@ -143,13 +143,13 @@ _MODE = "hoodie.record.merge.mode"
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Known property, or all properties with the prefix `key` if it ends with a dot.
+    """Known property, or all with the prefix `key` if it ends with a dot.
 
     Attributes:
         meaning: its effect, for SPECIFICATION.md.
         reads: the values that reads accept, in lower case; None: any.
-        writes: the values that writes accept; None: any that reads accept.
-        why: the effect of other values, to follow `key=value`.
+        writes: the values that writes accept; None: as `reads`.
+        why: the effect of others, to follow `key=value`.
         elsewhere: how another engine makes the table acceptable.
     """
 
@@ -193,7 +193,7 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return the reasons against writes; those with `reads` prevent reads, too.
+    """Return the reasons against writes; those with `reads` also prevent reads.
 
     With `keeps_listing` the writer maintains a metadata table's listing.
     """
@@ -212,7 +212,7 @@ def check_readable(config: TableConfig) -> None:
 
 
 def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
-    """Raise `UnsupportedTable`, with the next step, if a write would damage the table, or would misread its rows."""
+    """Raise `UnsupportedTable`, with the next step, for `reasons`."""
     against = reasons(config, keeps_listing=keeps_listing)
     if against:
         raise UnsupportedTable(
@@ -238,10 +238,9 @@ def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Return ways to make the table writable, as texts; empty if none is known.
+    """Return ways to make an unwritable table writable, as texts; empty if none is known.
 
-    At most one keeps all files; then at most one removes the metadata table. With `keeps_listing` writers maintain
-    `files`.
+    At most one keeps all files; then at most one removes the metadata table. `keeps_listing`: writers maintain `files`.
     """
     against: dict[bool, str] = {}
     for removes, keeps, name, change in _WAYS:
@@ -285,7 +284,7 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _property_reasons(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each unknown property, unsupported value, and setting of all writers that is unusable here."""
+    """Yield a reason for each unknown `hoodie.` property, unsupported value, and unusable setting of all writers."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:
@@ -352,9 +351,9 @@ def _write_reasons(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reas
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why a metadata table with these partitions prevents a write, and a remedy in another engine.
+    """Return why a metadata table with these partitions prevents a write, and another engine's remedy; or empty texts.
 
-    Either may be empty. `inflight` partitions are still being built; with `keeps` the writer maintains `files`.
+    `inflight`: still being built; `keeps`: the writer maintains `files`.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     other_partitions = [name for name in named if name != LISTING]
@@ -394,7 +393,7 @@ def _key_reasons(config: TableConfig) -> Iterator[Reason]:
 def _index_reasons(config: TableConfig) -> Iterator[Reason]:
     """Yield reasons against writes; none without a bucket index.
 
-    These are an unknown engine, partition expressions, or hash columns outside the record key.
+    They are an unknown engine, partition expressions, or hash columns outside the record key.
     """
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:

@@ -1,6 +1,6 @@
 """Codec of version 3 HFiles, the metadata table's format: sorted keys with their values, in blocks.
 
-All numbers are big-endian. A file is read as a whole, so reads ignore the indexes.
+All numbers are big-endian. Files are read whole, without their indexes.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
@@ -19,10 +19,10 @@ from lockprovider.table.format.bloom import TYPE_CODE
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
-_MAJOR, _MOST_MINOR = 3, 3  # Hudi before 1.1 writes minor version 3.
+_MAJOR, _MOST_MINOR = 3, 3  # Hudi before 1.1 writes 3.3.
 _TRAILER, _DATA, _META, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"METABLKc", b"IDXROOT2", b"FILEINF2"
 _BLOOM = b"bloomFilter"
-# magic, size on disk, size, offset of the block before, kind of checksum, bytes per checksum, size without checksums
+# magic, size on disk, size, previous offset, checksum kind, bytes per checksum, size without checksums
 _HEAD = struct.Struct(">8siiqBii")
 _ENTRY = struct.Struct(">iih")
 _AROUND_KEY = 12  # own length, empty column family, time, kind
@@ -36,7 +36,7 @@ _MOST_SHIFT = 63
 _CHECKED = 16384  # bytes per checksum
 _CHECKSUM = bytes(4)
 _NO_BLOCK = -1
-# no column family, the latest time, kind "put"
+# no family, latest time, "put"
 _AFTER = struct.Struct(">BqB").pack(0, (1 << 63) - 1, 4)
 _ORDER = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 _ONE_BYTE = 127
@@ -100,7 +100,7 @@ def _decode(data: bytes, file_name: str) -> HFile:
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
     """Return magic, uncompressed content and end offset of the block at `at`; ignore its checksums.
 
-    Raises `ValueError` above 64 MiB, any error if damaged.
+    Raises `ValueError` above 64 MiB and 32 times its stored size, any error if damaged.
     """
     magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
     start, end = at + _HEAD.size, at + with_head
@@ -118,7 +118,10 @@ def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
 
 
 def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of the data blocks from offset `at` to `end`; raise `ValueError` above 128 MiB in all."""
+    """Yield keys and values of the data blocks from offset `at` to `end`.
+
+    Raises `ValueError` if they exceed 128 MiB and 32 times the file.
+    """
     left = most = max(2 * LARGEST_OBJECT, plausible(data))
     while at < end:
         magic, content, at = _block(data, at, codec)
@@ -161,7 +164,7 @@ def _bytes(value: int | bytes) -> bytes:
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield number and value of each field of a protobuf message; only varints become int.
 
-    Raises `ValueError` or `IndexError` for a field cut, `ValueError` for an unknown kind.
+    Raises `ValueError` or `IndexError` for a cut field, `ValueError` for an unknown kind.
     """
     at = 0
     while at < len(data):
@@ -210,8 +213,8 @@ def _number(value: int) -> bytes:
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
     """Encode entries, sorted by key, in one data block like JVM Hudi's writer; equal arguments give equal bytes.
 
-    `made_ms`: the creation time to state, in epoch ms. With `bloom`, a filter of the keys, the file has the form of a
-    base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.
+    `made_ms` is the creation time in epoch ms. With `bloom`, the keys' filter, the file has the form of a base file.
+    Raises `ValueError` without entries, or for a key above 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:

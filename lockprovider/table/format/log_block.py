@@ -64,7 +64,7 @@ class Header(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
-    """Log block; `header` keeps its order and unknown entries."""
+    """`header` keeps its order and unknown entries."""
 
     kind: BlockKind
     header: Mapping[int, str]
@@ -104,7 +104,7 @@ def _refuse_too_large(size: int) -> None:
 def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
     """Decode the whole blocks of a log file, in order; skip torn blocks.
 
-    Changed bytes in a whole block are not detected. Raises `Corrupt` for a wrong beginning or malformed block,
+    Changed bytes in whole blocks are not detected. Raises `Corrupt` for a wrong beginning or malformed block,
     `UnsupportedTable` for an unknown one.
     """
     blocks: list[LogBlock] = []
@@ -170,10 +170,10 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 
 
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
-    """Return the valid blocks with rows or deletes; pass blocks in merge order.
+    """Return the valid blocks with rows or deletes, each instant's together; pass blocks in merge order.
 
-    A rollback of an older table removes earlier blocks of its instant; other commands raise `UnsupportedTable`. Log
-    compactions replace their sources.
+    A rollback removes earlier blocks of its instant; other commands raise `UnsupportedTable`. Log compactions replace
+    their sources.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -192,7 +192,7 @@ def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlo
     Log compactions replace their source instants, at the newest source's position.
     """
     order = list(by_instant)
-    made_of: dict[str, str] = {}  # source instant to the compaction that replaces its blocks
+    made_of: dict[str, str] = {}  # compaction by source instant
     for instant in reversed(order):
         times = by_instant[instant][0].header.get(Header.COMPACTED_BLOCK_TIMES, "")
         for source in filter(None, (part.strip() for part in times.split(","))):
@@ -219,7 +219,10 @@ _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
 
 def encode_avro(rows: pa.Table, schema_json: str) -> bytes:
-    """Encode rows as an Avro block's content; columns must have the names of the schema's fields."""
+    """Encode rows as an Avro block's content; columns have the names of the schema's fields.
+
+    Raises `InvalidRecords` for a row of 2 GiB.
+    """
     parsed, out = _parsed(schema_json), [_TWO.pack(_CONTENT_VERSION, rows.num_rows)]
     columns = [_plain(column) for column in rows.columns]
     names = rows.column_names
@@ -306,10 +309,9 @@ def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogDelete:
-    """Deletion of one key. Without `values` it wins over all earlier rows.
+    """Deletion of one key; without ordering `values` it wins over all earlier rows.
 
-    `values` are stored ordering values: dates in days, timestamps in the column's unit, decimals as bytes. `wrappers`
-    names their types.
+    These are stored values of the types `wrappers`: dates in days, timestamps in the column's unit, decimals as bytes.
     """
 
     key: str
@@ -319,7 +321,7 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """Return the name of the Avro wrapper that all readers accept for an ordering value of this type in a delete.
+    """Return the Avro wrapper that all readers accept for an ordering value of this type in a delete.
 
     Raises `UnsupportedSchema` if there is none.
     """
@@ -350,9 +352,9 @@ _READ_AS = {  # alike in hudi-rs, or widened
 
 
 def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
-    """Encode a delete block of `keys` with their ordering `values`, in Avro's type `wrapper`.
+    """Encode a delete block's content: `keys` with ordering `values`, in Avro's type `wrapper`.
 
-    With None the deletes win over all earlier rows.
+    Without `values` they win over all earlier rows. Raises `InvalidRecords` from 2 GiB on.
     """
     name, ordering_values = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
@@ -408,8 +410,7 @@ def _unwrapped(array: Any) -> list[tuple[str, Any]]:
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
     """Return an array of ordering values for each column, only of deletes that have values.
 
-    Raises `Corrupt` if a value's type does not fit its column, `UnsupportedSchema` for a column that cannot order
-    deletes.
+    Raises `Corrupt` for a value of another type, `UnsupportedSchema` for a column that cannot order deletes.
     """
     valued = [delete for delete in deletes if delete.values]
     expected = [wrapper_of(column.type) for column in columns] if valued else []

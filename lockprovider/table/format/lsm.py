@@ -1,4 +1,4 @@
-"""Codec of the timeline archive: Parquet files of completed instants, and numbered manifests that list these files.
+"""Codec of the timeline archive: Parquet files of completed instants, and numbered manifests that list these.
 
 Source: Hudi `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant.avsc`.
 """
@@ -77,7 +77,7 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Summary of an archive file, to avoid opening the file.
+    """Summary of an archive file.
 
     `begin` and `completion` are the greatest times of its writes; `streams` has each stream's greatest batch and its
     file.
@@ -120,10 +120,7 @@ def rows_of(instants: Iterable[Archived]) -> list[dict[str, Any]]:
 
 
 def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
-    """Encode a timeline archive file, its rows as from `rows_of`; equal rows give equal bytes.
-
-    Its footer has `digest`.
-    """
+    """Encode an archive file of rows as from `rows_of`, with `digest` in its footer; equal rows give equal bytes."""
     out = pa.BufferOutputStream()
     summary = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
     with pq.ParquetWriter(

@@ -42,10 +42,10 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WriteStat:
-    """Statistics of one data file that a commit wrote; sizes are bytes.
+    """Statistics of one data file of a commit; sizes are bytes.
 
-    `num_writes` counts all rows, rewritten ones included. A new file group has no `prev_commit` and `prev_base_file`.
-    `note` carries the footer's note to the committing process, and is not stored.
+    `num_writes` counts all rows, also rewritten ones. A new file group has no `prev_commit` and `prev_base_file`.
+    `note`, the footer's note for the committing process, is not stored.
     """
 
     file_id: str
@@ -77,7 +77,7 @@ class WriteStat:
 class CommitMetadata:
     """Effect of a commit: written and replaced file groups by partition path.
 
-    `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit.
+    `schema_json` is the table's Avro schema without meta columns; readers take the latest commit's.
     """
 
     stats: Mapping[str, tuple[WriteStat, ...]]
@@ -141,8 +141,8 @@ def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
 def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
     """Convert an Avro record to commit metadata.
 
-    KeyError: a field is missing that this kind of instant, by its file name, needs. Other missing fields become empty,
-    the operation `UNKNOWN`.
+    KeyError: a field is missing that its kind of instant, by file name, needs. Others become empty, the operation
+    `UNKNOWN`.
     """
     if missing := [name for name in _NEEDED.get(file_name.rpartition(".")[2], ()) if name not in record]:
         raise KeyError(*missing)
@@ -161,7 +161,7 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode a requested rollback that will delete `paths`; in the plan they begin with `root`, as in Hudi's."""
+    """Encode a requested rollback that will delete `paths`, in the plan after `root`."""
     requests = [
         {
             "partitionPath": partition,
@@ -241,7 +241,7 @@ _COUNTS = {
     "num_writes": "numWrites", "num_inserts": "numInserts", "num_updates": "numUpdateWrites",
     "num_deletes": "numDeletes", "file_size": "fileSizeInBytes",
 }  # fmt: skip
-# Some JVM tools fail if one of these counts is null.
+# At null some JVM tools fail.
 _ZERO_COUNTS = (
     "totalWriteErrors", "totalLogRecords", "totalLogBlocks", "totalCorruptLogBlock", "totalRollbackBlocks",
     "totalUpdatedRecordsCompacted", "totalLogFilesCompacted", "totalLogReadTimeMs", "totalLogSizeCompacted",
@@ -348,7 +348,7 @@ def _is_null(avro: Any) -> bool:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion values.
+    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion.
 
     `within` names the enclosing records.
     """

@@ -99,8 +99,7 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 def written_files(commit: CommitMetadata) -> tuple[FilesRecord, ...]:
     """Return the records that list a commit's written files, that of all partitions first.
 
-    Replaced files stay listed until a clean. Raises `InvalidRecords` for an empty file, at which JVM readers and
-    writers fail.
+    Replaced files stay listed until a clean. Raises `InvalidRecords` for an empty file.
     """
     named = {
         partition: {stat.file_name: ListedFile(stat.file_size, is_deleted=False) for stat in stats}
@@ -158,7 +157,7 @@ def record_schema(schema_json: str) -> str:
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
     """Merge records, the oldest first, into a listing.
 
-    Of a file's sizes the largest counts. A deleted file is gone until a later record names it.
+    A file's largest size counts. A deleted file is gone until a later record names it.
     """
     listing: dict[str, dict[str, int]] = {}
     for record in records:
@@ -198,7 +197,7 @@ class ListingCommit:
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
         """Build, in memory, the files of a metadata-table commit of these records: at least one, no key twice.
 
-        hudi-rs reads all files by one schema, so `schema_json` must be the others'; None: Hudi 1.2's.
+        `schema_json` must be that of the other files; None: Hudi 1.2's.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)
@@ -241,7 +240,7 @@ class ListingCompaction:
     ) -> ListingCompaction:
         """Build the files of the compaction that makes one slice a base file of `listing`.
 
-        They have the slice's schema; None is Hudi 1.2's.
+        `schema_json` must be the slice's; None is Hudi 1.2's.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(whole_listing(listing), schema)

@@ -58,7 +58,7 @@ def _unescape(text: str) -> str:
         return _UNESCAPES.get(match[2] or "", match[2] or "")
 
     units = _SEQUENCE.sub(one, text)
-    # Java escapes UTF-16 units; two may form one character.
+    # Two escaped UTF-16 units may form one character.
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
 
 
@@ -125,7 +125,7 @@ _MODE = "hoodie.record.merge.mode"
 PARTITIONS_KEY = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 _KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # newer Hudi
-KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # true omits the column's name (version 8)
+KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # true omits the name (version 8)
 # The JVM does not store these.
 INDEX = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
@@ -142,7 +142,7 @@ STRATEGY = "hoodie.record.merge.strategy.id"
 PAYLOAD = "hoodie.compaction.payload.class"
 _OLD_STRATEGY = "hoodie.compaction.record.merger.strategy"
 
-# Version 8 states the merge rule three times; the JVM requires agreement.
+# In version 8 the JVM requires that all three agree.
 V8_MERGE = {
     EVENT_TIME: {
         STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
@@ -158,11 +158,11 @@ V8_MERGE = {
 _SAME_PAYLOAD = {"org.apache.hudi.common.model.EventTimeAvroPayload": V8_MERGE[EVENT_TIME][PAYLOAD]}
 
 _OWN_RULE = "hoodie.table.partial.update.mode"  # which columns count as not given
-# marks of deletes or unknown values; version 8 uses the second
+# marks of deletes or unknown values
 _OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 
-# JVM Hudi keeps this property of this library.
+# which JVM Hudi keeps
 VISIBILITY_KEY = "fsspec_cas.visibility"
 VISIBILITIES = ORDERED, UNORDERED = ("ordered", "unordered")
 
@@ -175,10 +175,10 @@ def own_rule(raw: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """Configuration of a table. `raw` holds every property as found, so that a rewrite keeps unknown ones.
+    """Configuration of a table; `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is the recorded zone of instant times; if empty, JVM writers use their local zone. Partitions in
-    `metadata_inflight` are still being built.
+    `timezone` is that of instant times; if empty, JVM writers use their local one. Partitions in `metadata_inflight`
+    are still being built.
     """
 
     name: str
@@ -198,7 +198,7 @@ class TableConfig:
     timezone: str = "UTC"
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
-    # spelling in the data files; None: the properties decide
+    # in the data files; None: by properties
     key_is_named: bool | None = field(default=None, compare=False)
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
@@ -289,7 +289,7 @@ def checksum(name: str, database: str) -> int:
 
 
 def encode_properties(config: TableConfig) -> bytes:
-    """Encode the properties file with the unknown properties of `raw`; equal configurations give equal bytes."""
+    """Encode the file, with the unknown properties of `raw`; equal configurations give equal bytes."""
     stated, optional = _stated(config), _optional(config)
     owned = {*stated, *optional, _ORDERING_V8, _ORDERING_V9}
     kept = {key: value for key, value in config.raw.items() if key not in owned}
@@ -299,7 +299,7 @@ def encode_properties(config: TableConfig) -> bytes:
 
 
 def _fixed(config: TableConfig) -> dict[str, str]:
-    """Return default properties for the table's version; in the file, values in `config.raw` override them."""
+    """Return the default properties of the table's version, which `config.raw` overrides."""
     own = {
         "hoodie.table.initial.version": str(config.version),
         "hoodie.table.base.file.format": "PARQUET",
@@ -328,7 +328,7 @@ def _optional(config: TableConfig) -> dict[str, str]:
 
 
 def _stated(config: TableConfig) -> dict[str, str]:
-    """Return properties from the required fields and bucket index of `config`; they override `config.raw`."""
+    """Return the properties of required fields and bucket index, which override `config.raw`."""
     buckets, index = dict[str, str](), config.bucket_index
     if index is not None:
         buckets = {
@@ -356,7 +356,7 @@ def _stated(config: TableConfig) -> dict[str, str]:
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
     """Parse the file's text; raise `Corrupt` above 1 MiB, or without a table name.
 
-    Also for a wrong checksum, version or number of buckets.
+    Also for a wrong checksum, version, layout version or number of buckets.
     """
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")
@@ -406,7 +406,7 @@ def unknown_merge(config: TableConfig) -> str:
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"
     known = dict(V8_MERGE[mode])
-    if not config.raw.get(STRATEGY, "").strip():  # JVM Hudi ignores the older name beside the newer
+    if not config.raw.get(STRATEGY, "").strip():  # which replaces the older name
         known[_OLD_STRATEGY] = known[STRATEGY]
     stated = ((key, config.raw.get(key, "").strip()) for key in known)
     odd = (f"{key}={text}" for key, text in stated if text and _SAME_PAYLOAD.get(text, text) != known[key])

@@ -28,9 +28,9 @@ META_COLUMNS = (
     "_hoodie_file_name",
 )
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
-# Sixth meta column of Flink's change logs; `D` and `-U` mark deleted rows.
+# of Flink's change logs; `D` and `-U` mark deleted rows
 FLINK_OPERATION = "_hoodie_operation"
-IS_DELETED = "_hoodie_is_deleted"  # a column of the user's; true marks a row as deleted
+IS_DELETED = "_hoodie_is_deleted"  # of the user's; true in a deleted row
 
 _UTC_US = pa.timestamp("us", "UTC")
 _LOCAL_US = pa.timestamp("us")
@@ -84,9 +84,9 @@ def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str
 
 
 def has_key_text(kind: pa.DataType) -> bool:
-    """Return whether this type can be a key or partition: not floats, bytes and nested values.
+    """Return whether this type can be a key or partition.
 
-    Hudi's engines write these as different texts, so one value would be two keys.
+    Hudi's engines write floats, bytes and nested values as different texts.
     """
     return not (
         types.is_floating(kind) or types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind)
@@ -130,9 +130,9 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
-    """Return column `name`'s Avro type as JSON data; raise `UnsupportedSchema` for a type that is not canonical.
+    """Return column `name`'s Avro type as JSON data, its named types in `namespace`.
 
-    `namespace`: of its named types.
+    Raises `UnsupportedSchema` for a type that is not canonical.
     """
     if kind in _PLAIN:
         return _PLAIN[kind]
@@ -175,9 +175,9 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 
 @lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
-    """Convert an Avro record in JSON to an Arrow schema; raise `Corrupt` if damaged.
+    """Convert an Avro record in JSON to an Arrow schema.
 
-    `UnsupportedSchema`: a type that cannot be read.
+    Raises `Corrupt` if damaged, `UnsupportedSchema` for an unreadable type.
     """
     with undamaged(f"the table schema is no Avro record: {text[:80]!r}"):
         record, named = _parsed(text.encode()), dict[str, Any]()
@@ -255,7 +255,7 @@ _SUFFIX = ".schemacommit"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """Column ids by path, nested ones included, of files that began at `version`, a time as a number, or later."""
+    """Column ids by path, nested ones included, of files that began at `version`, a number, or later."""
 
     version: int
     ids: Mapping[str, int]
@@ -325,7 +325,7 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield path and id of the columns nested in column `path`, whose type in a schema history's JSON is `kind`."""
+    """Yield path and id of the record fields inside column `path`, whose type in a schema history's JSON is `kind`."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

@@ -21,8 +21,8 @@ _RESTORE_PLAN_VERSION = 2
 class CleanPlan:
     """Plan of a clean: the names of files to remove, by partition.
 
-    `earliest` is begin time and action of the oldest commit that stays whole. `last_commit` is the begin time of the
-    last commit completed before the plan.
+    `earliest`: begin time and action of the oldest commit that stays whole. `last_commit`: begin time of the last
+    commit completed before.
     """
 
     policy: str
@@ -59,7 +59,7 @@ class RestorePlan:
 
 
 def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
-    """Encode a requested clean; its file paths begin with `root`, as in Hudi's plans."""
+    """Encode a requested clean; its file paths begin with `root`."""
     files = {
         partition: [{"filePath": f"{root}/{join(partition, name)}", "isBootstrapBaseFile": False} for name in names]
         for partition, names in plan.files.items()
@@ -111,7 +111,7 @@ def _savepointed(savepoints: tuple[str, ...]) -> dict[str, str]:
 
 
 def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
-    """Encode the completed clean `begin`, which deleted all files of `plan` in `took_ms` milliseconds."""
+    """Encode the completed clean `begin`, which deleted all files of `plan`."""
     partitions = {
         partition: {
             "partitionPath": partition,
@@ -138,7 +138,7 @@ def encode_clean(begin: str, plan: CleanPlan, took_ms: int) -> bytes:
 
 
 def encode_savepoint(savepoint: Savepoint) -> bytes:
-    """Encode a savepoint as its completed instant's content, with file names by partition."""
+    """Encode the completed instant of a savepoint."""
     partitions = {
         partition: {"partitionPath": partition, "savepointDataFile": list(names)}
         for partition, names in savepoint.files.items()
@@ -211,10 +211,9 @@ _STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExec
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """File slice that a clustering replaces or a compaction merges; file names are without folders.
+    """File slice that a clustering replaces or a compaction merges; files have no folders, `base_file` may be empty.
 
-    `base_file` is empty if the slice has logs only. Only a compaction has `metrics`, for Hudi's tools, and
-    `base_instant`, the begin time of the base file or first log.
+    Only a compaction has `metrics`, for Hudi's tools, and `base_instant`, the begin time of the base file or first log.
     """
 
     partition: str
@@ -244,7 +243,7 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringPlan:
-    """Slices that a clustering will replace; it sorts their rows by the columns `sort_by`.
+    """Slices that a clustering will replace, sorted by the columns `sort_by`.
 
     `owned`: only the planner may run it, with a heartbeat.
     """
@@ -263,7 +262,7 @@ class ClusteringPlan:
 
 
 def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
-    """Encode a requested clustering; its file paths begin with `root`, as in Hudi's plans."""
+    """Encode a requested clustering; its file paths begin with `root`."""
     groups = [
         {
             "slices": [_slice_to_avro(planned, root) for planned in group.slices],

@@ -34,14 +34,13 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
     """Commit under the lock an empty base file for each bucket of these partitions without a file group.
 
-    Sends no request if this process knows that none is missing. Raises `Aborted` while a restore is pending.
+    Sends no request if this process knows of none. Raises `Aborted` while a restore is pending.
     """
     if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return
     if _have_anchors(table, table.current.current_files(table.now().timeline), partitions):
         return
-    # Rows logged while this holds the lock complete later, and belong to the anchor's slice. A bucket with completed
-    # rows gets no anchor, which would hide them.
+    # Rows logged meanwhile belong to the anchor's slice; completed ones would be hidden by it.
     with table.lock.acquire() as lease:
         listed = table.listed_timeline()
         if listed.pending(Action.RESTORE):
@@ -71,7 +70,7 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
     """Commit an empty base file for each of the buckets `bare`, under `lease`, with a heartbeat; report the commit.
 
-    Creates partitions, and deletes the markers after the commit.
+    Creates partitions; at last deletes the markers.
     """
     config, schema = table.config(), table.schema(timeline)
     local_writes = WritesHere([], set(), set(), lambda: None)

@@ -1,4 +1,4 @@
-"""Archive: move the oldest instants from the timeline into files of the archive.
+"""Archive: move the oldest instants from the timeline to archive files.
 
 Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 """
@@ -35,7 +35,7 @@ from lockprovider.table.timeline.view import Snapshot, replaced_groups
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_ROUND = 100  # writes; other clients get the lock between two rounds
+_ROUND = 100  # writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class ArchiveResult:
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
     """Roll back dead writers, then archive the oldest instants by rounds, each under the lock.
 
-    `keep` (None: the settings') says how many writes stay. `dry_run` only returns what would be archived.
+    `keep` (None: the settings') says how many writes stay; within it, nothing is done. `dry_run` only returns what
+    would be archived. Raises `InvalidSettings` for an invalid `keep`.
     """
     writable_config(table)
     keep = table.settings.archival if keep is None else keep
@@ -68,7 +69,7 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
         return ArchiveResult(tuple(action.done.file_name for action in planned.actions), planned.held)
     earliest = _earliest(table, timeline)
     if not surplus(timeline, earliest, keep) and archive_index.reach(table.knowledge).begin < timeline.first_active:
-        return ArchiveResult(())  # A dead archiver has left nothing, either.
+        return ArchiveResult(())  # nor did a dead archiver leave any
     if timeline.pending_writes or timeline.pending(Action.ROLLBACK, Action.RESTORE):
         rollback.sweep(table)
     names: list[str] = []
@@ -83,9 +84,9 @@ def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: boo
 
 
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
-    """Finish a dead archiver's work, then move up to `_ROUND` writes, with older cleans and rollbacks, to the archive.
+    """Finish a dead archiver's work, then move up to 100 writes, with older cleans and rollbacks, to the archive.
 
-    Deletes their markers, merges archive files. Returns what was moved, and whether this round was the last.
+    Deletes their markers, merges archive files. Returns what it moved, and whether this was the last round.
     """
     archive_files.finish_removal(table, lease)
     planned = archival_plan(_read_facts(table), keep, at_most=_ROUND)
@@ -102,7 +103,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _read_facts(table: TableContext) -> ArchivalFacts:
-    """List the files, then the timeline, and read what else decides which instants may be archived."""
+    """List files, then the timeline, and read what else decides which instants may be archived."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     timeline = table.listed_timeline()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _MERGED = 10  # (`hoodie.timeline.compaction.batch.size`)
-_MERGED_BYTES = 128 << 20  # of all merged files, compressed; the merge runs in memory
+_MERGED_BYTES = 128 << 20  # stored; a merge runs in memory
 _LEVELS = 9  # A level is one digit.
 _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.versions`)
 
@@ -48,7 +48,7 @@ def settle_archive(table: TableContext, lease: Lease) -> History:
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:
-        _point_version(table, history.number, None)  # A writer died before it created `_version_`.
+        _point_version(table, history.number, None)  # A writer died before this.
     if later and _is_valid(table, history, later[-1], sizes):
         lease.check()
         _point_version(table, later[-1], history.version)
@@ -89,7 +89,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Store the rows of these archive files in one file of the next level; publish a manifest with it in their place.
+    """Store these archive files' rows, each once, in a file of the next level; publish a manifest with it instead.
 
     The old files stay stored.
     """
@@ -118,7 +118,7 @@ def _without_repeats(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
     """Publish the next manifest, naming `files`, under the lease; then point `_version_` to it."""
-    # An archiver that was paused before this finds `_version_` changed, and stops.
+    # A paused archiver finds `_version_` changed, and stops.
     number = max([history.number, *_numbers(_list_sizes(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
     _point_version(table, number, history.version)
@@ -135,7 +135,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, over other bytes that a dead archiver left at its name; return its size in bytes."""
+    """Store an archive file, over other bytes that a dead archiver left there; return its size in bytes."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)
@@ -194,11 +194,10 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(unnamed)
 
 
-# Pending states go first: without its completed file an instant would look pending.
-# `as_of.may_lack_files` detects a listing that misses a later one and shows an earlier one.
+# Without its completed file an instant would look pending. `as_of.may_lack_files` detects listings out of order.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
-    """Finish a dead archiver's work: settle the archive, then delete archived instants that are still on the timeline.
+    """Finish a dead archiver's work: settle the archive, then delete archived instants from the timeline.
 
     Those with a savepoint stay.
     """
@@ -222,11 +221,11 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
 def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
     """Delete these archived instants from the timeline: all pending states, then completed ones, oldest first.
 
-    Before, waits until no publish can appear late. Safe to repeat.
+    First waits until no publish can appear late. Safe to repeat.
     """
     archived = list(actions)
     if archived:
-        table.lock.wait_for_late()  # A commit that appears late would hide all archived and younger ones.
+        table.lock.wait_for_late()  # A late commit would hide archived and younger ones.
     lease.check()
     table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in archived for i in action.pending])
     for name in sorted(i.file_name for action in archived for i in action.completed):

@@ -1,6 +1,6 @@
 """Steps that table services share: claim times, store, complete and remove instants, find dead ones, change properties.
 
-Each step must be safe to repeat: any process may carry out a dead executor's plan.
+Each must be safe to repeat: any process may carry out a dead executor's plan.
 
 Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`, `HoodieBackedTableMetadataWriter`,
 `BaseHoodieWriteClient.commitStats`.
@@ -44,13 +44,13 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # JVM readers of a local disk would reject the new file by it.
+_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # By it JVM readers would reject the new file.
 
 
 def claim_time(table: TableContext, timeline: Timeline) -> str:
     """Reserve an unused begin time by creating its heartbeat file; `timeline` must be listed under the lock."""
     begin = timeline.next_time(table.clock.now_ms())
-    while claim(table.store, begin) is None:  # A writer took this time; it needs no lock for that.
+    while claim(table.store, begin) is None:  # A writer took this time, without the lock.
         begin = after(begin)
     return begin
 
@@ -84,7 +84,7 @@ def state_path(begin: str, action: Action, state: InstantState) -> str:
 
 
 def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
-    """Read an action's plan; return its content and file name."""
+    """Read a plan; also return its file name."""
     name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
@@ -94,7 +94,7 @@ def complete(
 ) -> str:
     """Publish an action's completed state with content `data`, under `lease`; return the completion time.
 
-    `listed`: records to add to the metadata table.
+    `listed`: records to add to the metadata table before.
     """
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
@@ -106,17 +106,18 @@ def complete(
 
 
 def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, metadata: CommitMetadata) -> str:
-    """Like `complete`, for an action that wrote files: adds these to any metadata table."""
+    """Like `complete`, for an action that wrote files: lists these in any metadata table."""
     listed = written_files(metadata) if table.config().named_metadata else ()
     return complete(table, lease, begin, action, encode_commit(metadata), listed=listed)
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, under the lock; conditionally, and only if changed.
+    """Replace the table's properties by the result of `change`, if it differs; the caller holds the lock.
 
-    Deletes Hadoop's checksum of them. Raises TableNotFound if there are none.
+    Deletes Hadoop's checksum of them. Raises `TableNotFound` without properties, `Refused` if another process just
+    wrote them.
     """
-    table.listed_timeline()  # Refuses a table or version other than the opened one.
+    table.listed_timeline()  # Refuses another table or version.
     stored = table.store.read_or_none(PROPERTIES)
     if stored is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
@@ -141,7 +142,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 def check_no_write(table: TableContext) -> None:
     """List the timeline; raise `Aborted` if a write is pending, whose writer may use the properties.
 
-    Call it under the lock.
+    The caller holds the lock.
     """
     pending = table.listed_timeline().pending_writes
     if pending:
@@ -195,7 +196,7 @@ def dead_among(
 ) -> tuple[str, ...]:
     """Return the begin times in `pending` with a dead writer or executor, oldest first.
 
-    `made_ms`: times that count without a heartbeat. Without any fresh heartbeat dead ones may be missed.
+    `made_ms`: times in place of missing heartbeats. Without any fresh heartbeat dead ones may be missed.
     """
     suspects = tuple(sorted(pending))
     if not suspects:
@@ -205,7 +206,7 @@ def dead_among(
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
-    """Return the begin times of all too old heartbeats."""
+    """Return the begin times of stale heartbeats."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
@@ -221,8 +222,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
-    Returns the completed state there, to be published `first`, and the completion time of the table's instant. `again`:
-    first remove an earlier try. Raises `Aborted` if the instant is there.
+    Returns its completed state, to be published `first`, and the table's completion time for it. `again` first removes
+    an earlier try, which else raises `Aborted`.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing
@@ -234,7 +235,7 @@ def begin_listing(
         cached = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
     commit = ListingCommit.of(begin, records, cached.schema)
     table.knowledge.listing = replace(cached, logs=cached.logs + 1)
-    # Instants added to the listing since then are older than `timeline`.
+    # Later listed instants are older than `timeline`.
     latest = "" if own is None else own.latest_time
     completion = timeline.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
@@ -243,7 +244,7 @@ def begin_listing(
     requested, inflight = commit.path(InstantState.REQUESTED), commit.path(InstantState.INFLIGHT)
     puts = [(inflight, b""), (commit.log_path, commit.log)]
     try:
-        _create(table, requested, b"")  # This goes first: a JVM writer finds and removes the others by it.
+        _create(table, requested, b"")  # By this a JVM writer finds and removes the others.
         concurrently(table.store, [partial(_create, table, path, data) for path, data in puts])
     except AlreadyExists as error:
         message = f"instant {commit.begin} is already in the metadata table, from an earlier try; begin again"
@@ -258,8 +259,7 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 def unlist(table: TableContext, begin: str) -> None:
     """Remove a pending or removed instant from the metadata table, if it has one; safe to repeat.
 
-    Call it under the lock before the pending states leave the table: after that, readers count the instant as
-    completed.
+    Call it under the lock before the pending states leave the table: readers would then count the instant as completed.
     """
     if not table.config().named_metadata:
         return

@@ -1,4 +1,4 @@
-"""Changes of a table's properties under its lock: to share it with JVM writers, commits' visibility, a bucket index."""
+"""Changes of a table's properties under its lock: sharing with JVM writers, commits' visibility, a bucket index."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _check_zone(table: TableContext, config: TableConfig) -> None:
         )
 
 
-# Source of bucket adoption: Hudi `HoodieSimpleBucketIndex`, `HoodieIndexConfig`.
+# Source: Hudi `HoodieSimpleBucketIndex`, `HoodieIndexConfig`.
 _TRIES = 10
 
 

@@ -12,7 +12,7 @@ All sends carry the same condition and identity. `doubt`: a copy may have been a
     send                gone (an upload)           doubt, spent; HEAD: an earlier copy may have completed it
     HEAD                this write's identity      won
     HEAD, refused       still as expected          adapt the dialect, send; after several the store is at
-                                                   fault, or in doubt unknown: a copy may have been refused
+                                                   fault, or in doubt unknown
     HEAD, not refused   still as expected          send again: the condition lets one copy apply
     HEAD, no doubt      anything else              lost
     HEAD, doubt         another's, create-once     lost
@@ -52,7 +52,7 @@ class ConditionFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotApplied:
-    """The request was certainly not applied, and may be re-sent."""
+    """The request was certainly not applied."""
 
     why: str
     retry_after_s: float | None = None
@@ -156,7 +156,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a listing, ordered by path; `token` requests the next page."""
+    """One page of a listing, ordered by path; `token` requests the next."""
 
     entries: tuple[Entry, ...]
     token: str | None = None
@@ -164,7 +164,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts, invisible until completed; `tags` are the store's names of its parts."""
+    """An upload in parts, invisible until completed; `tags` name its parts in the store."""
 
     write: Write
     token: str
@@ -208,7 +208,7 @@ class Capabilities:
     writes_per_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the capabilities as a JSON-able mapping.
+        """Return a JSON-able mapping.
 
         >>> can.to_json()["delete_match"]
         True
@@ -216,7 +216,7 @@ class Capabilities:
         return asdict(self)
 
 
-_CONTRADICTIONS = 4  # more than dialects and races cause
+_CONTRADICTIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class WriteProgress:
     Attributes:
         refused: the newest send was answered "condition false".
         failures: sends and HEADs in a row without a result.
-        resent: two copies may have been applied, or may still be.
+        resent: two copies may be applied.
         contradictions: refusals of a condition that a HEAD showed to be true.
     """
 
@@ -255,7 +255,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Read the object's head, after a pause drawn for `after_failures`."""
+    """Read the head, after a pause as `Send`."""
 
     after_failures: int = 0
     retry_after_s: float | None = None
@@ -293,7 +293,8 @@ def first_step(write: Write) -> Next:
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
     """Return the progress after an answer to a send, and the next step.
 
-    Success with a version ends (`Won`, or `Inconclusive` for an unprovable delete); else a head follows.
+    Success with a version is `Won`, or `Inconclusive` for an unprovable delete. Any other answer needs a head; none, or
+    success without a version, sets `doubt`.
     """
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)
@@ -318,9 +319,9 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
 
 
 def on_head_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
-    """Return the progress after a head, and the next step.
+    """Return the progress after a head, and the next step: `Won` for this write's id, another head without an answer.
 
-    Without an answer repeat the head; this write's id is `Won`. Else send again while the condition holds, or end.
+    While the condition holds, send again; else `Lost`, or in doubt mostly `Inconclusive`.
     """
     match answer:
         case NotApplied(why, retry_after_s) | NoAnswer(why, retry_after_s):
@@ -345,7 +346,7 @@ def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -
 def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
     """Choose the next step when a head shows the condition still true: send again, in another dialect after a refusal.
 
-    A fifth refusal, or a write that cannot be sent again, ends it.
+    A spent write is `Inconclusive`; a fifth refusal is `Contradicts`, in doubt `Inconclusive`.
     """
     if progress.spent:
         return progress, Inconclusive(
@@ -363,7 +364,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Return Lost if a create-once object carries another write's id (`write_id`), else Inconclusive."""
+    """Settle a write in doubt: Lost if a create-once object has another write's id (`write_id`), else Inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

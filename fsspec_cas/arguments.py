@@ -1,4 +1,4 @@
-"""Checks of callers' arguments, and of names of stores and objects, before any request.
+"""Checks of callers' arguments, before any request.
 
 Stores disagree on whether `a//b` is `a/b`, so a path must be normalized.
 """
@@ -22,7 +22,7 @@ _SHOWN = 200  # characters
 def check_seconds(value: object, name: str = "timeout", *, finite: bool = False, above: bool = False) -> float:
     """Return a float of 0 or more (`above`: more than 0; `finite`: at most 100 years), or raise InvalidInput.
 
-    An int that no float can hold is refused, too.
+    Infinity passes unless `finite`; bool and NaN never do.
     """
     try:
         number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
@@ -35,7 +35,7 @@ def check_seconds(value: object, name: str = "timeout", *, finite: bool = False,
 
 
 def to_ms(seconds: float) -> int:
-    """Round seconds up to whole milliseconds, so that no time above 0 becomes 0."""
+    """Round up to milliseconds, so that no time above 0 becomes 0."""
     return math.ceil(seconds * 1000)
 
 
@@ -63,7 +63,10 @@ def check_function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
 
 
 def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
-    """Return an iterator of the value's items; text, bytes, a dict or no iterable raise InvalidInput at once."""
+    """Return an iterator of the value's items; text, bytes, a dict or no iterable raise InvalidInput at once.
+
+    The message has `name`, and `items`, a noun for them.
+    """
     if not isinstance(value, (str, bytes, bytearray, dict)):
         try:
             return iter(value)
@@ -133,7 +136,7 @@ def check_url(url: object) -> str:
     """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
 
     Raises:
-        InvalidUrl: it is empty, no URL or path, or a path with a query; it has outer blanks, a step "..", or a secret.
+        InvalidUrl: it is empty, no URL or path, a path with a query, or has outer blanks, a step "..", or a secret.
 
     >>> check_url("s3://bucket//x/./y/")
     's3://bucket/x/y'
@@ -170,7 +173,6 @@ def check_root(root: object) -> str:
 
 
 def check_rooted(root: str) -> None:
-    """Raise InvalidInput for an empty root, below which a name would be a bucket."""
     if not root:
         raise InvalidInput("the store has no root, so its test objects have no bucket: open it at a bucket or folder")
 
@@ -222,7 +224,7 @@ def check_start(text: object) -> str:
 
 
 def with_colons(path: str) -> str:
-    """Return an S3 path with its access point's ARN, if any, written with colons."""
+    """Write an S3 access point's ARN, if any, with colons."""
     return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
 
 

@@ -99,7 +99,7 @@ class AsyncStore:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the running loop's connections; of `client="obstore"` all connections."""
+        """Close the running loop's connections; of `client="obstore"` all."""
         await self.backend.close()
 
     @property
@@ -109,7 +109,7 @@ class AsyncStore:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms (over HTTP whole seconds); None until a `head` or read shows it.
+        """The store's clock now, in epoch ms (over HTTP whole seconds); None before the first `head` or read.
 
         >>> store.time_ms is None
         True
@@ -203,13 +203,13 @@ class AsyncStore:
         With `create_once=True` you promise that no writer ever overwrites or deletes this path; then a lost answer can
         always be settled.
 
-        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own` holds
+        The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own`:
         other parameters by the store's API names, such as S3's `CacheControl`.
 
         Raises:
             NotBytes, InvalidInput: an argument is invalid, or not of this kind of store; nothing was sent.
             NotSupported: local files keep only bytes; memory also keeps content type and metadata.
-            StoreError: the store did not perform the write, and no copy of it can still arrive.
+            StoreError: no copy of the write was or will be applied.
 
         >>> outcome = await store.put_if_absent("a", b"mine")
         >>> outcome.current == version
@@ -295,8 +295,8 @@ class AsyncStore:
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Delete the object if it is still at `version`. `Won` carries the version removed.
 
-        The call reads the head first, and is `Lost` if the object is gone or replaced by then. A later refusal with the
-        object gone or replaced is `Unknown`; so is success on a store that reports it for a missing object.
+        `Lost`: a first head shows the object gone or replaced. After a later refusal that is `Unknown`, as is success
+        on a store that reports it for a missing object.
 
         Raises:
             NotSupported: this store (see `require_conditional_delete`) or file has no conditional delete; nothing was
@@ -315,12 +315,12 @@ class AsyncStore:
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
         """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it.
 
-        The test runs once per bucket and process: some four requests on an object below the root.
+        The test runs once per bucket and process: some four requests, on an object below the root.
 
         Raises:
             NotSupported: the store ignores the condition.
             StoreError: the store did not answer.
-            InvalidInput: the store has no root, so no bucket to test.
+            InvalidInput: the store has no root, so no bucket.
 
         >>> await store.require_conditional_delete()
         """
@@ -352,9 +352,9 @@ class AsyncStore:
             await self._delete_in_bucket(in_bucket, timeout)
 
     async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
-        """Delete the objects, full paths in one bucket, 1,000 per request if the store can.
+        """Delete objects of one bucket by their full paths, 1,000 per request if the store can, else singly.
 
-        Removes deleted batches from `rest`.
+        `timeout` is for each request. Deleted batches leave `rest`.
         """
         delete_batch = getattr(self.backend, "delete_batch", None)
         if delete_batch is not None:
@@ -391,14 +391,14 @@ class AsyncStore:
                 return sorted(in_range, key=lambda entry: entry.path)
 
     def _is_past(self, path: str, prefix: str, stop_at: str) -> bool:
-        """Return whether a page that ends with `path` is the last page with paths before `stop_at`.
+        """Return whether no page after one that ends with `path` has paths before `stop_at`.
 
         Hierarchical Azure accounts list `a/b` before `a-b`.
         """
         if self.backend.name != "azure" or not stop_at.startswith(prefix):
             return path >= stop_at
         step, slash, _ = stop_at[len(prefix) :].partition("/")
-        return path[len(prefix) :].replace("/", "\0") >= (f"{step}0" if slash else step)  # "0" follows "/"
+        return path[len(prefix) :].replace("/", "\0") >= (f"{step}0" if slash else step)
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.
@@ -458,7 +458,6 @@ class AsyncStore:
         return f"{self.root.rstrip('/')}/{path}" if self.root else path
 
     def _checked_version(self, version_or_text: Version | str) -> Version:
-        """Return the version; InvalidVersion for a wildcard, or another kind of store."""
         version = version_or_text if isinstance(version_or_text, Version) else Version.of(version_or_text)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
@@ -468,7 +467,7 @@ class AsyncStore:
 
 
 def check_backend(backend: object, kind: str) -> None:
-    """Raise InvalidInput unless the object is a backend."""
+    """Raise InvalidInput unless this is a backend."""
     if not hasattr(backend, "capabilities"):
         raise InvalidInput(f"{kind}({backend!r}) needs a Backend: open it by {kind}.from_url(url)")
 

@@ -56,9 +56,9 @@ class ReadState(Generic[T]):
     One read is under way at a time, as versions have no order. A caller never gets a read that began before its call.
 
     Attributes:
-        events_ended: number of reads answered and writes ended, ever.
+        events_ended: reads answered and writes ended, ever.
         as_of_s: `known` was current at this time or later.
-        written: value of `events_ended` after the last write won here.
+        written: `events_ended` after the last write won here.
     """
 
     reads_begun: int = 0
@@ -87,7 +87,7 @@ class ReadState(Generic[T]):
         return self.answer(number) is None and self.read is not None
 
     def without_caller(self) -> ReadState[T]:
-        """Remove a waiting caller; after the last one the kept answers go."""
+        """Remove a waiting caller; the last one drops the kept answers."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, last_result=None, failed=None)
@@ -97,9 +97,9 @@ class ReadState(Generic[T]):
         return replace(self, reads_begun=read.number, read=read), read
 
     def with_answer(self, read: SharedRead[T], content: T | None) -> ReadState[T]:
-        """Return the state after `read`: `known` is `content` (None: no object) unless a write was won since it began.
+        """Return the state after `read`, whose waiting callers get `content` (None: no object).
 
-        An overlapping write clears `as_of_s`.
+        It becomes `known`, unless a write was won since the read began. An overlapping write clears `as_of_s`.
         """
         return replace(
             self,
@@ -124,7 +124,6 @@ class ReadState(Generic[T]):
         )
 
     def with_other_write(self) -> ReadState[T]:
-        """End a lost, unknown or failed write; `known` loses its age."""
         return replace(self, events_ended=self.events_ended + 1, as_of_s=None)
 
     def after_fork(self) -> ReadState[T]:
@@ -158,13 +157,13 @@ class _Shared:
         return f"<{type(self).__name__} {self._path!r}>"
 
     def _must_wait(self, number: int) -> bool:
-        """Drop a read whose caller is gone; return whether the caller must wait for another. Threads hold the guard."""
+        """Drop a read whose caller is gone; return whether to wait for another. Threads hold the guard."""
         if self._state.read is not None and self._state.read.caller() is None:
             self._state = self._state.without_read()
         return self._state.must_wait(number)
 
     def _leave(self, caller: object, number: int) -> None:
-        """End a call: drop its unfinished read, and wake waiting callers then. Threads hold the guard."""
+        """End a call: drop its unfinished read and wake waiting callers. Threads hold the guard."""
         if self._state.read is not None and self._state.read.caller() is caller:
             self._state = self._state.without_read()
             self._wake()
@@ -399,7 +398,6 @@ class Cached(_Shared):
 
     @property
     def _async(self) -> Any:
-        """This object, which has all that the derived writes need."""
         return self
 
 

@@ -52,7 +52,6 @@ class _Complaints(logging.Handler):
 
 
 def log_to_stderr(program: str, verbose: int) -> None:
-    """Replace the packages' log handlers: warnings to stderr; with `verbose` also INFO (1), DEBUG (2)."""
     for name in ("fsspec_cas", "lockprovider"):
         logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
@@ -157,7 +156,6 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def add_completion(commands: Any, of: Any) -> None:
-    """Add the command `completion SHELL`; `of` returns the whole parser."""
     text = "Print a completion script for your shell: eval it in the shell's startup file."
     parser = commands.add_parser("completion", help=text, description=text)
     parser.add_argument("shell", choices=SHELLS)
@@ -186,7 +184,7 @@ def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dic
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
     """Return a completion script for bash, or for zsh through its bash emulation.
 
-    `words_by_path`: the words that may follow each sequence of commands.
+    `words_by_path` is that of `words_of`.
     """
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]

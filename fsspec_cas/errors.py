@@ -40,11 +40,11 @@ class Refused(CasError):
 
 
 class AlreadyExists(Refused, FileExistsError):
-    """A create found an object at its path; nothing was written."""
+    """A create found an object at its path."""
 
 
 class VersionMismatch(Refused):
-    """`put_if_match` or `delete_if_match` found another version, or no object; nothing was changed."""
+    """`put_if_match` or `delete_if_match` found another version, or no object."""
 
 
 class OutcomeUnknown(CasError):
@@ -68,7 +68,7 @@ class OutcomeUnknown(CasError):
         Without a resolver, which only some calls of the `cas` filesystem set, raise this error: use `Store.resolve`.
 
         Raises:
-            Refused: the write was never applied, and no copy of it can still be applied.
+            Refused: no copy of the write was or will be applied.
             OutcomeUnknown: the outcome still cannot be determined.
         """
         if self._resolver is None:
@@ -76,7 +76,7 @@ class OutcomeUnknown(CasError):
         return self._resolver().unwrap()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (str(self),), {"path": self.path, "outcome": self.outcome})  # no resolver
+        return (type(self), (str(self),), {"path": self.path, "outcome": self.outcome})
 
 
 class StoreError(CasError, OSError):

@@ -85,7 +85,7 @@ class AsyncExclusive:
 
         Raises:
             StoreError: the object was not created, and will not appear.
-            InvalidInput: the writer was aborted before.
+            InvalidInput: the writer was aborted, or an earlier close raised.
         """
         if self.outcome is not None:
             return self.outcome
@@ -129,7 +129,7 @@ class AsyncExclusive:
         try:
             if self._upload is None and not self._denied:
                 begun = await self._sender.repeat(self.path, partial(self._backend.begin, self._write), self._timeout)
-                self._denied = isinstance(begun, ConditionFailed)  # further data is dropped
+                self._denied = isinstance(begun, ConditionFailed)
                 self._upload = begun if isinstance(begun, Upload) else None
             if self._upload is not None:
                 self._upload = await self._add(self._upload, part)
@@ -157,7 +157,7 @@ class AsyncExclusive:
         After a refused beginning, read the head and return Lost.
         """
         tail = bytes(self._buffer)
-        if self._denied:  # no request could create the object
+        if self._denied:
             state = await self._sender.head(self.path, self._timeout)
             return Lost(self.path, self._write.condition, state.version if isinstance(state, ObjectState) else ABSENT)
         if self._upload is None:
@@ -198,7 +198,6 @@ class Exclusive:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        """Drop an unclosed writer's parts, over a network without waiting."""
         cleanup = getattr(self, "_async", None) and self._async.cleanup
         if cleanup and sys.is_finalizing():
             cleanup.close()
@@ -207,7 +206,7 @@ class Exclusive:
 
     @property
     def path(self) -> str:
-        """Full path of the object."""
+        """Full path."""
         return self._async.path
 
     @property
@@ -220,11 +219,10 @@ class Exclusive:
 
     @property
     def written(self) -> int:
-        """Number of bytes appended."""
         return self._async.written
 
     def write(self, data: Bytes) -> int:
-        """Append the bytes as `AsyncExclusive.write` does; sends nothing while they fit into the part."""
+        """Append as `AsyncExclusive.write`; sends nothing while the bytes fit into the part."""
         view = check_buffer(self.path, data)
         if self._async.fits(view.nbytes):
             return self._async.take(view)

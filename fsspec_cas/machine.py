@@ -30,8 +30,7 @@ class WaitStopped(BaseException):
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
-    Each waiting thread puts its own lock into a deque; setting writes the flag, then removes and releases those locks,
-    each in one C call.
+    A deque has the locks of waiting threads; single C calls append, remove and release them.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -100,7 +99,7 @@ class Worker(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the thread, and return once it runs; with `wait=False`, return at once, as a finalizer must.
+        """Start the thread, and return once it runs; with `wait=False` at once, for finalizers.
 
         Raises:
             RuntimeError: the system or the ending interpreter starts no more threads.

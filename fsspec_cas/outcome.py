@@ -33,7 +33,6 @@ class Version:
     token: str
 
     def __str__(self) -> str:
-        """Return the text `backend:token`; `Version.parse` reads it back."""
         return f"{self.backend}:{self.token}"
 
     @classmethod
@@ -101,9 +100,9 @@ class Write:
     """One logical write or delete, with the same identity and condition in all its sends.
 
     Attributes:
-        create_once: no writer ever overwrites or deletes this path; another's object there proves that this write was
-            never applied.
-        success_is_proof: the store's success answer proves that this delete removed the object.
+        create_once: no writer ever overwrites or deletes this path; another's object proves that this write was never
+            applied.
+        success_is_proof: the store's success proves that this delete removed the object.
     """
 
     path: str
@@ -116,8 +115,6 @@ class Write:
 
 
 class _ThreeWay:
-    """Base of the outcomes, which have no truth value."""
-
     __slots__ = ()
 
     def __bool__(self) -> NoReturn:

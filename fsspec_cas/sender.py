@@ -1,7 +1,6 @@
 """Sends a store's requests, with retries and full-jitter pauses, until an outcome or the timeout.
 
-Tests conditional deletes of S3 stores other than Amazon's. Source of the pauses: AWS Architecture Blog, "Exponential
-Backoff And Jitter" (2015).
+Source of the pauses: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _LOG = logging.getLogger("fsspec_cas")
-_STRANGERS = 5  # answers of an unproven endpoint
+_STRANGERS = 5
 _SMALL_BYTES = 1 << 20
-_DIRECTORY = "--x-s3"  # buckets
-_SILENCES = 3  # unanswered deletes before a head decides
-_NEVER = '"00000000000000000000000000000000"'  # an ETag
+_DIRECTORY = "--x-s3"
+_SILENCES = 3
+_NEVER = '"00000000000000000000000000000000"'
 # By endpoint and bucket: whether a delete's success is proof; None: the condition is ignored.
 _SUCCESS_IS_PROOF: dict[tuple[str, str], bool | None] = {}
 
@@ -60,10 +59,8 @@ WARN_AFTER_S = 5.0
 
 
 class Ask(Protocol[T_co]):
-    """Function that sends one request."""
-
     def __call__(self, *, timeout_s: float) -> Coroutine[Any, Any, T_co | NotApplied | NoAnswer]:
-        """Send the request; return the answer."""
+        """Send one request; return the answer."""
 
 
 Sending = Ask[FinishAnswer]
@@ -120,7 +117,7 @@ class RetryBudget:
         try:
             return asyncio.get_running_loop().call_later(max(0.0, silent_s), self._warn, "no answer yet; still waiting")
         except RuntimeError:
-            return None  # local files and memory run without an event loop
+            return None
 
     def _warn(self, state: str) -> None:
         self._warned = True
@@ -168,9 +165,9 @@ class Sender:
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
-        """Repeat `ask`, with pauses, until answered.
+        """Repeat `ask`, which must be safe to repeat, with pauses until answered; errors of the store pass through.
 
-        Only for requests that are safe to repeat; `small=False`: long silence is normal.
+        `path` is for messages; `small=False`: long silence is normal.
 
         Raises Unavailable at `timeout`, or after five answers of a server that never proved to be a store.
         """
@@ -192,7 +189,7 @@ class Sender:
         return await self._repeat_read(path, partial(self._backend.head, path), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
-        """Read an object with its bytes, unless still at `unless`; records the store's clock."""
+        """Read the bytes, unless still at `unless`; record the store's clock."""
         return await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
 
     async def check_delete(self, path: str, timeout: float) -> bool:
@@ -346,7 +343,6 @@ class Sender:
         return self._report_answer("delete" if progress.write.removes else "write", path, await send(timeout_s=left_s))
 
     def _report_answer(self, kind: str, path: str, answer: T) -> T:
-        """Log the answer, report throttling to `on_throttled`, and return it."""
         if _LOG.isEnabledFor(logging.DEBUG):
             detail = getattr(answer, "why", None) or getattr(answer, "version", None) or ""  # never an object's bytes
             _LOG.debug("%s of %s: %s", kind, path, f"{type(answer).__name__} {detail}".rstrip())
@@ -394,7 +390,7 @@ def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
 
 BASE_S = 0.05
 CEILING_S = 5.0
-_DOUBLINGS = 10  # the ceiling applies beyond
+_DOUBLINGS = 10
 _LEAST_S = 0.05
 _FLOOR_S = 0.5
 

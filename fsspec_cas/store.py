@@ -137,7 +137,7 @@ class Store:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now; see `AsyncStore.time_ms`.
+        """See `AsyncStore.time_ms`.
 
         >>> store.time_ms is None
         True
@@ -146,12 +146,12 @@ class Store:
 
     @property
     def backend(self) -> Backend:
-        """The backend, which sends the requests."""
+        """Sender of the requests."""
         return self._async.backend
 
     @property
     def root(self) -> str:
-        """The folder to which all paths are relative."""
+        """Folder to which all paths are relative."""
         return self._async.root
 
     @property
@@ -171,7 +171,7 @@ class Store:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The documented capabilities of this kind of store."""
+        """Documented capabilities of this kind of store."""
         return self._async.capabilities
 
     open_exclusive = sync_opener(AsyncStore.open_exclusive)

@@ -68,7 +68,7 @@ class ManualClock:
         return self.now_s
 
     def new_id(self) -> str:
-        """The next id, in the form of a UUID."""
+        """The next id, as a UUID."""
         self._ids += 1
         return f"00000000-0000-0000-0000-{self._ids:012x}"
 
@@ -232,7 +232,7 @@ class Faulty(Relay):
 
     @property
     def left(self) -> dict[Operation, list[Fault]]:
-        """The faults of the plan that have not happened."""
+        """The planned faults that have not happened."""
         return {operation: list(faults) for operation, faults in self._plan.items() if faults}
 
     async def close(self) -> None:
@@ -428,7 +428,6 @@ class Rule:
         mode: "instead": the store gets no request; "after": it does, and its answer is replaced.
         times: number of requests to answer; None: all.
         skip: number of matching requests that pass first.
-        match: selects requests, by method and target.
     """
 
     answer: bytes
@@ -488,7 +487,7 @@ class Gateway:
         self._thread.join()
 
     def _answer(self, request: _Peer) -> bytes:
-        """Record the request; return the raw answer of a rule or of the server.
+        """Record the request; return a rule's raw answer (mode "after": also forward it), else the server's.
 
         The portal's address answers unrecorded.
         """
@@ -538,8 +537,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Peer(BaseHTTPRequestHandler):
-    """One connection to the gateway."""
-
     protocol_version = "HTTP/1.1"
 
     def __init__(self, gateway: Gateway, *args: Any) -> None:

@@ -33,7 +33,6 @@ _BACKENDS = {
     "abfss": ("azure.client", "AzureBackend", "azure"),
 }
 _OBSTORE = "obstore"
-# Hadoop's protocol -> fsspec's
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 # Options that fsspec or botocore take from `**kwargs`, so no signature shows them.
 _HIDDEN_OPTIONS = frozenset(
@@ -147,7 +146,7 @@ def _missing_extra(protocol: str) -> NotSupported:
 def service_key(backend: Backend) -> object:
     """Return a key, equal only for backends that send the same requests to the same service; options are hashed."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
-        return backend.name  # one per process
+        return backend.name
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
     if fs is None:
         return weakref.ref(backend)  # does not keep it alive
@@ -199,7 +198,6 @@ def check_options(kind: Any, options: Mapping[str, Any]) -> None:
 
 
 def merged_options(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Merge options of two places, called `names`; contradictions raise InvalidInput."""
     for name in first.keys() & second.keys():
         if first[name] != second[name]:
             raise InvalidInput(f"storage option {name!r} differs between {names[0]} and {names[1]}: give it once")

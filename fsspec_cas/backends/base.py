@@ -11,7 +11,7 @@ from fsspec_cas.answer import Capabilities, FinishAnswer, ListAnswer, ReadAnswer
 from fsspec_cas.errors import InvalidInput, NotSupported
 from fsspec_cas.outcome import Attributes, Version, Write
 
-WRITE_ID_KEY = "cas-id"  # metadata name of a write's identity
+WRITE_ID_KEY = "cas-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class PartRules:
 class Backend(Protocol):
     """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
-    It raises StoreError or NotSupported if no second send would help. Paths are fsspec's (`bucket/key`). Optional
-    members: `delete_batch`, `endpoint`, `isolated_connections`, `remote`.
+    It raises StoreError or NotSupported if no second send would help. Paths are `bucket/key`. Optional members:
+    `delete_batch`, `endpoint`, `isolated_connections`, `remote`.
     """
 
     @property
@@ -52,10 +52,9 @@ class Backend(Protocol):
     def part_rules(self) -> PartRules: ...
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
-        """Write the whole object, identity and attributes, under the write's condition."""
+        """Write the whole object with its attributes, under the write's condition."""
 
-    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
-        """Read the object's version, size, time and identity."""
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer: ...
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """Read body and version from one response; `Unchanged` if still at `unless`."""
@@ -68,8 +67,7 @@ class Backend(Protocol):
     ) -> ListAnswer:
         """List objects with this prefix after `start_after`: the first page, or `token`'s."""
 
-    async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer:
-        """Begin an upload in parts, invisible before its completion."""
+    async def begin(self, write: Write, *, timeout_s: float) -> UploadAnswer: ...
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Send the next part; a re-sent part replaces the first copy."""
@@ -81,7 +79,7 @@ class Backend(Protocol):
         """Drop the upload's parts, if it is not completed."""
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch from the dialect `refused` to the other, unless that is done; return False if there is none."""
+        """Switch from the dialect `refused` to the other, unless that is done; return False if none exists."""
         return False
 
     async def close(self) -> None:
@@ -129,7 +127,7 @@ class AttributeRules:
         own: other API parameters for one write.
         same: the API's names for content type and metadata.
         instead: API parameters that include one of them.
-        refused: API parameters that no single write can have, and why.
+        refused: parameters that no single write can have, and why.
     """
 
     keeps: bool = True
@@ -147,7 +145,7 @@ def attributes_of(
     """Return a write's checked attributes.
 
     Of `own`, None values are dropped, and the API's names of content type or metadata become those. Raises
-    InvalidInput, or NotSupported for an attribute that this store or a single write cannot have.
+    InvalidInput, or NotSupported for what this store or a single write cannot have.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     own_left = {name: value for name, value in own.items() if value is not None}
@@ -170,7 +168,7 @@ def attributes_of(
 
 
 def _check_own(kind: str, rules: AttributeRules, name: str) -> None:
-    """Raise InvalidInput for an unknown API parameter, NotSupported for a parameter that no single write can have."""
+    """Raise InvalidInput for an unknown API parameter, NotSupported for one that no single write can have."""
     if name in rules.own:
         return
     if name in rules.refused:

@@ -116,12 +116,10 @@ class HttpBackend(Backend):
         self.gives_request_ids, self._pinned = True, True
 
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request; return the answer.
+        """Send the request; return the answer, or raise CasError if re-sending cannot help.
 
-        An unproven reply may take a listing, which shows if request ids are given, and (never of a write) a confirming
+        An unproven reply may cost a listing, which shows if request ids are given, or (not of a write) a confirming
         read.
-
-        Raises CasError if re-sending cannot help.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)
@@ -148,9 +146,9 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return what a statement means; for an unproven reply `NotApplied` if throttled, else `NoAnswer`.
+        """Return what a statement means, or raise CasError if re-sending cannot help.
 
-        Raises CasError if re-sending cannot help.
+        An unproven reply is `NotApplied` if throttled, else `NoAnswer`.
         """
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)
@@ -206,7 +204,7 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, request: StoreRequest) -> float:
-    """Return how long a connection may be silent: a third of `timeout_s`, or all for a large body or a completion."""
+    """Return how long a connection may be silent: all of `timeout_s` for a large body or a completion, else a third."""
     if len(request.data) > _SMALL_BYTES or request.verb is Verb.FINISH:
         return min(timeout_s, LONGEST_S)
     return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3), LONGEST_S)

@@ -1,6 +1,6 @@
 """Races whose requests all reach the server before any is complete: each one's last byte is held back.
 
-Only the S3 clients hold it back, with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
+Only the S3 clients do so, with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 
 
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
-    """Run the coroutines of `make()` at one moment, each body's last byte held back.
+    """Run the coroutines of `make()` at one moment; the S3 clients hold back each body's last byte for the others.
 
     Returns their results in order, or raises the first error. If one raises a StoreError other than Unavailable, all
     are made and run again, signed.
@@ -72,7 +72,6 @@ def signs_bodies() -> bool:
 
 
 def hold_last_byte(body: Any) -> Any:
-    """Return the body; in a race, as an iterator that holds back the last byte."""
     barrier = _barrier.get()
     if barrier is None or not isinstance(body, (bytes, BytesIO)):
         return body

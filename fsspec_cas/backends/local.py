@@ -1,4 +1,4 @@
-"""POSIX files with exact conditional writes, within one machine."""
+"""POSIX files with exact conditional writes, within one machine: "Local files" in SPECIFICATION.md."""
 
 from __future__ import annotations
 
@@ -36,12 +36,10 @@ from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
 from fsspec_cas.machine import Machine, time_ns
 from fsspec_cas.outcome import Absent, Version, Write
 
-_SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # pause between tries to lock
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.01
 
 
 class LocalBackend(Backend):
-    """Conditional writes to local files; "Local files" in SPECIFICATION.md lists the promises."""
-
     name = "local"
     # No identity is kept, as a file system call does not lose its answer.
     capabilities = Capabilities(
@@ -121,7 +119,7 @@ class LocalBackend(Backend):
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Append the tail, sync the temporary file, and link it into place; `ConditionFailed` if the path is taken.
 
-        Removes the file even on error; `UploadGone` if it is missing.
+        `UploadGone` if the file is missing, `NoAnswer` if only the folder's sync fails. Removes the file even on error.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():
@@ -182,7 +180,8 @@ def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
     """Lock the folder and replace the file; `ConditionFailed` at another version or none.
 
-    `NotApplied` if the lock stays taken or a link changes. Hard links, coarse times or no flock raise NotSupported.
+    `NotApplied` if the lock stays taken or a link changes, `NoAnswer` if only the folder's sync fails. Hard links,
+    coarse times or no flock raise NotSupported.
     """
     target = resolved(path)
     if object_stat(target) is None:
@@ -208,7 +207,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
     """Lock the folder and delete the file; `ConditionFailed` at another version or none.
 
-    `NotApplied` if the lock stays taken. Links raise NotSupported.
+    `NotApplied` if the lock stays taken. Links, or no flock, raise NotSupported.
     """
     if object_stat(target) is None:
         return ConditionFailed()
@@ -231,7 +230,7 @@ def _temporary(
 ) -> Iterator[Path]:
     """Write a synced temporary file beside `target`, yield its path, and remove it.
 
-    With `replaces` (its stat) it gets the attributes of `target`.
+    With `replaces`, the stat of `target`, it gets attributes and mode of `target`.
     """
     path = _temporary_name(target, write_id)
     try:
@@ -311,7 +310,7 @@ def _poll_flock(descriptor: int, timeout_s: float) -> bool:
 
 
 def _drop_inherited_flocks() -> None:
-    """Close a forked child's lock descriptors, which would outlive a dead parent."""
+    """Close a forked child's lock descriptors, which outlive the parent."""
     while _FLOCKS:
         os.close(_FLOCKS.pop())
 
@@ -363,7 +362,7 @@ def _walk(folder: str) -> Iterator[Entry]:
                 stat = child.stat()
                 yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000, _version(stat))
         except FileNotFoundError:
-            continue  # removed during the walk
+            continue
 
 
 @contextlib.contextmanager
@@ -383,13 +382,12 @@ TEMPORARY_PREFIX = ".cas-"
 
 
 def resolved(path: str | Path) -> Path:
-    """Return the target of a final symbolic link, so that a file has one lock."""
+    """Follow a final symbolic link, so that a file has one lock."""
     named = Path(path)
     return Path(os.path.realpath(named)) if named.is_symlink() else named
 
 
 def object_stat(path: Path) -> os.stat_result | None:
-    """Return the file's stat, or None without one; raise OSError as `refuse_non_file`."""
     try:
         stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -429,7 +427,7 @@ def copy_attributes(source: Path, stat: os.stat_result, target: Path) -> None:
         os.chown(target, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):
         os.chown(target, stat.st_uid, -1)
-    with contextlib.suppress(OSError, AttributeError):  # AttributeError: not Linux
+    with contextlib.suppress(OSError, AttributeError):
         for name in os.listxattr(source):
             with contextlib.suppress(OSError):  # security.* and trusted.* need privileges
                 os.setxattr(target, name, os.getxattr(source, name))

@@ -1,4 +1,4 @@
-"""fsspec's `memory://` with conditional writes: the executable specification of a backend."""
+"""fsspec's `memory://` with conditional writes, atomic within the process: the specification of a backend."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from fsspec_cas.outcome import Absent, Attributes, Version, Write
 
 
 class MemoryBackend(Backend):
-    """Conditional writes to fsspec's own in-memory objects, atomic within the process."""
-
     name = "memory"
     capabilities = Capabilities(
         create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True

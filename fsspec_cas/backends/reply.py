@@ -133,7 +133,7 @@ class StoreStatement:
 
     Attributes:
         why: for messages; begins with the HTTP status.
-        shows_request_ids: the reply shows whether this store gives request ids.
+        shows_request_ids: the reply shows whether this store gives them.
     """
 
     kind: StatementKind
@@ -278,7 +278,7 @@ _RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d
 
 
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time as epoch ms, its fraction cut; no offset means UTC. Other text: ValueError."""
+    """Return an RFC 3339 time (default: UTC) as epoch ms, its fraction cut. Other text: ValueError."""
     time = _RFC_3339.fullmatch(text.upper())
     if time is None:
         raise ValueError(f"{text!r} is not a time of RFC 3339")

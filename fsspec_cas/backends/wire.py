@@ -20,7 +20,7 @@ from fsspec_cas.errors import CasError, NotSupported
 if sys.version_info >= (3, 11):
     from asyncio import timeout as within  # before Python 3.12 `wait_for` makes a task
 else:
-    from async_timeout import timeout as within  # comes with aiohttp
+    from async_timeout import timeout as within
 
 __all__ = ["AIOHTTP_UNSENT", "AioBackend", "Answered", "Refusing", "Trip", "sends_once", "within"]
 
@@ -58,7 +58,7 @@ class Trip:
 
 
 class AioBackend(HttpBackend):
-    """Backend with a client per event loop and process; its garbage collection closes them."""
+    """Base over aiohttp; garbage collection closes its clients."""
 
     failures: ClassVar[tuple[type[Exception], ...]]
     unsent: ClassVar[tuple[type[Exception], ...]] = AIOHTTP_UNSENT
@@ -93,7 +93,7 @@ class AioBackend(HttpBackend):
         return self._clients[here][0]
 
     async def _send(self, client: Any, request: StoreRequest) -> None:
-        """Send the request; the transport marks the trip and stores the reply, and may raise `Answered`."""
+        """Send the request; the transport marks the trip, stores the reply, and may raise `Answered`."""
         raise NotImplementedError
 
     def _preparation_failed(self, error: Exception, path: str) -> NotApplied:
@@ -149,7 +149,6 @@ class Refusing:
 
 
 def sends_once(session: Any) -> Any:
-    """Stop the aiohttp session from re-sending a PUT or DELETE."""
     if not hasattr(session, "_retry_connection"):
         raise NotSupported(
             "this aiohttp repeats requests by itself and has no option against it: install aiohttp >= 3.11"

@@ -29,8 +29,7 @@ class Drive(Protocol):
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a clean-up coroutine without waiting for a network."""
 
-    async def sleep(self, seconds: float) -> None:
-        """Pause inside a coroutine that this drive runs."""
+    async def sleep(self, seconds: float) -> None: ...
 
 
 class Inline:
@@ -41,7 +40,6 @@ class Inline:
         self._remote = remote
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine here; raise RuntimeError if it suspends."""
         try:
             coroutine.send(None)
         except StopIteration as done:
@@ -129,7 +127,7 @@ class _Call(Generic[T]):
         """Await the coroutine in this task; keep its result or error, also a cancellation, and set `over`."""
         self._task = asyncio.current_task()
         if self._task is not None and self._cancelled:
-            self._task.cancel()  # takes effect at the first suspension
+            self._task.cancel()
         try:
             self._answer = await self._coroutine
         except BaseException as error:  # noqa: BLE001 - raised there

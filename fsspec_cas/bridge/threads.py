@@ -205,7 +205,6 @@ class Background:
 
 
 def run_here(call: Callable[[], T]) -> Later[T]:
-    """Run the call here; an interrupt is raised."""
     answer: Later[T] = Later()
     try:
         answer.set_result(call())
@@ -247,7 +246,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
             threads.shutdown(cancel_futures=True)
 
 
-BACKGROUND = Background()  # a forked child starts anew
+BACKGROUND = Background()
 
 # The first `finalize` registers the exit function that closes the filesystems' sessions; ours must run before.
 weakref.finalize(BACKGROUND, int)
@@ -319,7 +318,7 @@ class _Call(Generic[T]):
             self._undo_result(result)
 
     def abandon(self, *, runs_to_end: bool) -> None:
-        """Stop a cancelled task's call, unless `runs_to_end`; undo its result."""
+        """Stop the call, unless `runs_to_end`; undo its result."""
         if not runs_to_end:
             self._stop.set()
             if self._undo is not None:
@@ -399,7 +398,7 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the async form of `method` from the future of `begin`, without a thread."""
+    """Derive the async form of `method` from `begin`, which takes the same arguments and returns a future."""
     named = renamed(begin, f"Async{method.__qualname__}")
 
     @functools.wraps(method)

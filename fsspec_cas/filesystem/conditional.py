@@ -68,10 +68,10 @@ class ConditionalCalls:
     def put_if_match(
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Replace the object if it is still at `version` (a `Version` or its text), and return the new version.
+        """Replace the object if it is still at `version` (or its text), and return the new version.
 
         Raises:
-            VersionMismatch: it has another version; nothing was written.
+            VersionMismatch: it is not; nothing was written.
             OutcomeUnknown: it may have been replaced.
         """
         full = self._full_path(path)
@@ -87,11 +87,11 @@ class ConditionalCalls:
         return self.store.read(self._full_path(path), timeout=timeout)
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """Read bytes and version, or return None while the object is at `version`; raises as `read_with_version`."""
+        """Read bytes and version, or return None while at `version`; raises as `read_with_version`."""
         return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Update the object as `AsyncStore.update` does. `fn` may be called several times."""
+        """Update the object as `AsyncStore.update` does."""
         full = self._full_path(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -102,7 +102,7 @@ class ConditionalCalls:
         """Remove files as the target does; with `if_match` one object, if it is still at this version.
 
         Raises:
-            VersionMismatch: it has another version; nothing was removed.
+            VersionMismatch: it is not; nothing was removed.
             InvalidInput: `if_match` for anything other than one object.
         """
         if if_match is None:
@@ -194,10 +194,7 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file as the target does; with `if_absent` only to an empty path, on a thread.
-
-        A folder is copied empty. A cancellation does not stop the thread.
-        """
+        """Copy a file as `cp_file` does; with `if_absent` on a thread, which a cancellation does not stop."""
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
@@ -307,7 +304,7 @@ class ConditionalCalls:
             return {**info, "version": str(Version(kind, f'"{token}"' if bare else str(token)))}
         try:
             return {**info, "version": str(self.store.head(info["name"]).version)}
-        except (ObjectNotFound, InvalidInput):  # removed since, or an invalid name
+        except (ObjectNotFound, InvalidInput):
             return info
 
 

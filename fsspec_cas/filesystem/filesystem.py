@@ -101,10 +101,7 @@ class ExclusiveFile(io.BufferedIOBase):
         self.version = self._won(self._writer.close)
 
     def discard(self) -> None:
-        """Close the file, and drop the data and the parts sent; an object already created stays.
-
-        A running transaction forgets the file.
-        """
+        """Close the file, drop the data and the parts sent, leave the transaction; an object already created stays."""
         super().close()
         if self._transaction is not None and self in self._transaction.files:
             self._transaction.files.remove(self)
@@ -112,7 +109,7 @@ class ExclusiveFile(io.BufferedIOBase):
 
 
 class ExclusiveText(io.TextIOWrapper):
-    """An exclusive file for text, encoded into `file`."""
+    """An exclusive file for text."""
 
     def __init__(self, file: ExclusiveFile, **options: Any) -> None:
         super().__init__(file, **options)
@@ -305,9 +302,10 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     def _open_exclusive(
         self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        """Return an exclusive file, after a head shows an empty path (else AlreadyExists).
+        """Return an exclusive file with parts of at least `block_size`; AlreadyExists if a head shows an object.
 
-        Unless `autocommit`, a running transaction commits it.
+        It commits on close if `autocommit` (default: outside transactions), else the running transaction or `commit`
+        does.
         """
         full = self._full_path(path)
         size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)

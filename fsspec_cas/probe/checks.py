@@ -1,7 +1,7 @@
 """The checks of `probe`, in order; each runs on a `Bench` and returns a state and the evidence.
 
-States: "yes": the property holds; "no": it does not; "known": a neutral fact; "skipped": the check would prove nothing;
-"failed": no result.
+States: "yes": the property holds; "no": it does not; "known": a neutral fact; "skipped": it proves nothing; "failed":
+no result.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ Use = Literal["create", "locks", "streams"]
 CheckResult = tuple[CheckState, str]
 
 BROKEN = ("no", "failed", "skipped")
-_PATIENCE = 13  # "not now" answers in a row
+_PATIENCE = 13
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: `proves` names the property."""
-
     name: str
     proves: str
     state: CheckState
@@ -79,7 +77,6 @@ class Bench:
         return f"{self._count} {self.world.new_id()}".encode()
 
     async def write(self, path: str, condition: Condition = ABSENT, body: bytes | None = None) -> Outcome:
-        """Write `body` (default: new bytes) by `put_if_absent` or `put_if_match`."""
         body = body or self.body()
         if isinstance(condition, Version):
             return await self.store.put_if_match(path, body, condition, timeout=self.timeout)
@@ -93,7 +90,7 @@ class Bench:
         return await self.store.read_or_none(path, timeout=self.timeout)
 
     async def send(self, path: str, condition: Condition) -> WriteAnswer:
-        """Send a write of new bytes, repeated while not applied."""
+        """Send one write of new bytes, repeated while not applied."""
         write, body = self.new_write(path, condition), self.body()
         answer = await retry_while_not_applied(lambda: self.store.backend.put(write, body, timeout_s=self.timeout))
         if isinstance(answer, UploadGone):
@@ -104,7 +101,6 @@ class Bench:
         return Write(f"{self.store.root}/{path}", condition, self.world.new_id())
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
-        """Send one delete, repeated while not applied."""
         backend, full = self.store.backend, f"{self.store.root}/{path}"
         return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
 
@@ -113,7 +109,7 @@ class Bench:
 
 
 async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
-    """Call `ask` until its answer is not `NotApplied`, with pauses; Unavailable after `_PATIENCE` times."""
+    """Call `ask` until its answer is not `NotApplied`, with pauses; Unavailable after 13 times."""
     for n in range(_PATIENCE):
         answer = await ask()
         if not isinstance(answer, NotApplied):
@@ -123,7 +119,7 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
-    """Begin an upload, whose part is `body` if the completion carries none; return it or the refusal.
+    """Begin an upload, and send `body` as its part if completions carry none; return the upload or the refusal.
 
     Unavailable: no answer.
     """
@@ -137,9 +133,9 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload, with `body` if that may carry it; abort it unless applied.
+    """Complete the upload, with `body` if completions carry bytes, and return the answer; abort it unless applied.
 
-    A refused beginning is returned.
+    A refused beginning is returned. Unavailable: 13 times `NotApplied`.
     """
     if isinstance(opened, ConditionFailed):
         return opened
@@ -160,7 +156,6 @@ async def check_refused(bench: Bench, path: str, before: Content, condition: Con
 
 
 async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
-    """Read the object; return "yes" if it still equals `before`."""
     content = await bench.read(path)
     if content is None:
         return "no", "refused, but the object is gone"
@@ -170,7 +165,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
 
 
 async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """Return a race's flaw, or "" if the one winner's bytes are read back, or no writer won and some are unknown."""
+    """Return a race's flaw; "" if the one winner's bytes are read back, or no writer won and some are unknown."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):
@@ -194,10 +189,10 @@ _ROUNDS = 3
 _UPLOAD_ROUNDS = 5
 _WRITES = 12
 _READERS = 3
-_READS = 300  # per reader, at most
+_READS = 300
 _BODY_BYTES = 64 * 1024
 _OTHER_BYTES = "made, but something else is read back"
-_OBJECTS = 2005  # three pages of S3
+_OBJECTS = 2005
 _AT_ONCE = 8
 
 
@@ -482,5 +477,4 @@ CHECKS = (
     Check("upload race", "one of many uploads that finish at once wins", _upload_race, _STREAMS, ("upload refused",)),
     Check("upload aborted", "an aborted upload changes nothing", _upload_aborted, _STREAMS, ("upload",)),
 )
-# Thousands of requests.
 THOROUGH = (*CHECKS, Check("paging", "a listing shows more objects than fit on a page", _paging, (), ("listing",)))

@@ -53,7 +53,7 @@ class Report:
     left_behind: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the report as JSON text; `verdict.text` is the verdict in words."""
+        """Return JSON text; `verdict.text` is the verdict in words."""
         return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
 
     def __getitem__(self, name: str) -> Finding:
@@ -69,18 +69,13 @@ def probe(
     progress: Progress | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> Report:
-    """Run the checks on a store, and report the findings.
+    """Run the checks on a store or its URL, and report the findings.
 
-    It sends some 200 small requests below a fresh prefix, and removes its objects. Not promised: that a store which
-    passed is right, as a few races do not find a rare loss.
+    It sends some 200 small requests below a fresh prefix, and removes its objects. A few races do not find a rare loss,
+    so a store that passed may be wrong.
 
-    Args:
-        store: a store, or a URL.
-        storage_options: fsspec's, for a URL.
-        racers: writers per race.
-        timeout: seconds for each call.
-        progress: called after each check with its finding, its number from 1, and the number of checks.
-        checks: the checks to run; a missing one counts against a verdict that needs it.
+    `racers` writers take part in each race; `timeout` (seconds) is for each call. `progress` gets each finding, its
+    number from 1, and the number of checks. A check that `checks` lacks counts against each verdict that needs it.
 
     Raises:
         StoreError: the store is unusable: no such bucket, no access, no answer.
@@ -138,7 +133,10 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
 
 
 def _judge(findings: list[Finding]) -> ProbeVerdict:
-    """Return the verdict on each use; a needed check without "yes", or not run, counts against it."""
+    """Return the verdict on each use; a needed check without "yes", or not run, counts against it.
+
+    Locks and streams also need what creates need.
+    """
     by_name = {finding.name: finding for finding in findings}
 
     def against(use: Use) -> list[str]:

@@ -31,7 +31,7 @@ _AFTER_S = 0.5  # lets requests time out first, with their reason
 _CLEAN_S = 2.0
 
 
-_PROVED: set[tuple[str, str]] = set()  # (endpoint, bucket), in this process
+_PROVED: set[tuple[str, str]] = set()
 
 
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
@@ -121,7 +121,7 @@ async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dic
             raise _unsafe(bench.store, f"two {races} at once were both refused")
         if applied and applied[0]:
             won[race_path] = applied[0]
-        else:  # write again, in case neither was applied
+        else:
             outcome = await bench.write(race_path, at[race_path])
             now = outcome if isinstance(outcome, Won) else await bench.store.head(race_path)
             won[race_path] = now.version

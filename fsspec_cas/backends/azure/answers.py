@@ -28,7 +28,7 @@ _ID = "x-ms-request-id"
 _CODE = "x-ms-error-code"
 _META = "x-ms-meta-"
 BLOB_ID_KEY = "cas_id"  # Azure's metadata names are C# identifiers, without hyphens
-_FOLDER_MARK = "hdi_isfolder"  # marks directories in hierarchical accounts
+_FOLDER_MARK = "hdi_isfolder"
 
 AZURE_STATUSES = MappingProxyType(
     {
@@ -77,7 +77,6 @@ class AzureDialect(Dialect):
         return (_success if succeeded else _refusal)(request, reply, statement)
 
     def challenges(self, reply: HttpReply) -> bool:
-        """Return whether a 401 names a tenant, whose token the store requires."""
         return reply._status == 401 and _ID in reply._headers and "www-authenticate" in reply._headers
 
 
@@ -110,7 +109,7 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return what a status other than success proves, by Azure's error code, else by status.
 
-    Without a code a head needs a get, and other replies below 500 are `Unproven`.
+    Without a code below 500, a head needs a get, other requests are `Unproven`. So is an unexpected success.
     """
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""
@@ -152,12 +151,12 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
         named = blob.find("Name")
         name = (named.text or "") if named is not None else ""
         name = unquote(name) if named is not None and named.get("Encoded") == "true" else name
-        etag = (blob.findtext("Properties/Etag") or "").strip('"')  # listed without its quotes
+        etag = (blob.findtext("Properties/Etag") or "").strip('"')
         version = Version("azure", f'"{etag}"') if etag else None
         size = int(blob.findtext("Properties/Content-Length") or 0)
         yield Entry(f"{container}/{name}", size, http_date_ms(blob.findtext("Properties/Last-Modified")), version)
 
 
 def block_id(upload: Upload) -> str:
-    """Return the next block's id, which is as long as all others."""
+    """Return the next block's id, as long as all others."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -29,7 +29,7 @@ from fsspec_cas.errors import AccessDenied, InvalidInput
 from fsspec_cas.outcome import Absent, Condition, Version, Write
 
 _OF_ALL = "later reads of the blob need it too, and adlfs has no option for it"
-_ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # limit of one Put Blob
+_ONE_REQUEST_BYTES = 5000 * 1024 * 1024
 _DIALECT = AzureDialect()
 
 
@@ -41,7 +41,7 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
         sends_once(self.session)
 
     async def send(self, request: Any, **kwargs: Any) -> Any:
-        """Send once, store the reply in the trip, and raise Answered.
+        """Send once, store the reply in the trip, and raise Answered; TimeoutError after the trip's patience.
 
         A 401 that names a tenant is returned: the SDK re-sends with that tenant's token.
         """
@@ -58,7 +58,7 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
 
 
 class AzureBackend(AioBackend):
-    """Conditional writes over the Blob API, for block blobs written as a whole (at most 5000 MiB per Put Blob).
+    """Block blobs, written as a whole (at most 5000 MiB per Put Blob).
 
     An upload's commit drops the blocks of all others to its name.
     """
@@ -73,7 +73,7 @@ class AzureBackend(AioBackend):
         reserved=BLOB_ID_KEY,
     )
     part_rules = PartRules(most_parts=50_000, tail_with_finish=False)
-    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)  # ValueError: an unreadable reply
+    failures = (AzureError, aiohttp.ClientError, OSError, ValueError)
     unsent = (*AIOHTTP_UNSENT, ServiceRequestTimeoutError)
 
     def __init__(self, fs: Any) -> None:
@@ -92,7 +92,7 @@ class AzureBackend(AioBackend):
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Create the blob by Put Block and Put Block List, which checks only committed blobs.
 
-        Returns `NotApplied` if the block failed or was dropped.
+        Returns the list's answer, or `NotApplied` if the block failed or was dropped.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
@@ -103,7 +103,7 @@ class AzureBackend(AioBackend):
             return replace(staged, dialect=upload.write.path)
         answer = await self.finish(staged, b"", timeout_s=deadline - clock())
         if isinstance(answer, UploadGone):
-            return NotApplied(answer.why)  # another commit dropped the block
+            return NotApplied(answer.why)
         return replace(answer, dialect=upload.write.path) if isinstance(answer, ConditionFailed) else answer
 
     def adapt(self, refused: str = "") -> bool:
@@ -187,7 +187,7 @@ def _condition(version: Version | None, how: MatchConditions) -> dict[str, Any]:
 
 
 def _ask_for_all(request: Any) -> None:
-    """Drop the SDK's range, which costs an empty blob a second request."""
+    """The SDK's range costs an empty blob a second request."""
     request.http_request.headers.pop("x-ms-range", None)
 
 

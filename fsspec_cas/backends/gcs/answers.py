@@ -49,7 +49,7 @@ KINDS = MappingProxyType(
         Verb.MATCH: "storage#object",
         Verb.HEAD: "storage#object",
         Verb.LIST: "storage#objects",
-        Verb.PART: "storage#object",  # an early end; else 308
+        Verb.PART: "storage#object",
         Verb.FINISH: "storage#object",
     }
 )
@@ -57,7 +57,7 @@ KINDS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class GcsDialect(Dialect):
-    """Interpretation of the JSON API's replies; `host` serves its upload sessions."""
+    """`host` serves the JSON API's upload sessions."""
 
     vendor = "GCS"
     request_ids = ("x-guploader-uploadid",)
@@ -128,7 +128,6 @@ def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement
 
 
 def _page(request: StoreRequest, listing: dict[str, Any]) -> Page:
-    """Return a listing's page without the object at `startOffset` itself."""
     bucket = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]
     items = [item for item in listing.get("items", ()) if item["name"] != after]
@@ -158,7 +157,7 @@ def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> Objec
 
 
 def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a 308 of an upload session says: done if it has all bytes of a part, else busy.
+    """Return what a 308 of an upload session says: done if all bytes of a part are kept, else busy and not applied.
 
     With neither request id nor range, `Unproven`.
     """
@@ -173,9 +172,9 @@ def _kept(request: StoreRequest, reply: HttpReply, statement: StoreStatement) ->
 
 
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return what a failure proves if it has a request id or an error document.
+    """Return what a failure proves, by status and reason, if it has a request id or an error document, else `Unproven`.
 
-    Others are `Unproven`. A get's 404 that may not mean a missing object names the head to confirm it.
+    A throttle (429, some 403) is busy. A get's 404 that may not mean a missing object names the head to confirm it.
     """
     status, has_request_id = reply._status, statement.has_request_id
     error = _json(reply._body).get("error")

@@ -1,6 +1,6 @@
 """Google Cloud Storage through its JSON API, with a gcsfs filesystem's settings.
 
-Not through gcsfs's calls, which repeat conditional uploads.
+gcsfs's own calls repeat conditional uploads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GcsBackend(AioBackend):
     )
     part_rules = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
 
-    failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)  # the last three: gzip
+    failures = (*_NOT_READY, aiohttp.ClientError, OSError, EOFError, zlib.error)
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001
@@ -57,7 +57,7 @@ class GcsBackend(AioBackend):
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
-            settings["connector_owner"] = False  # the user's connector stays open
+            settings["connector_owner"] = False
         elif getattr(gcsfs_filesystem, "_use_client_cert", False) and gcsfs_filesystem._location.startswith("https://"):  # noqa: SLF001
             context = await asyncio.to_thread(gcsfs.core._client_cert_ssl_context)  # noqa: SLF001
             settings["connector"] = aiohttp.TCPConnector(ssl=context)
@@ -180,7 +180,7 @@ def _list(request: StoreRequest) -> GcsRequest:
 
 
 def _begin(request: StoreRequest) -> GcsRequest:
-    """Return the request that opens an upload session for an object and its attributes, only if the path is empty."""
+    """Return the request that opens an upload session for an object with its attributes, only if the path is empty."""
     bucket, _, key = request.path.partition("/")
     resource, query = _resource(key, request.the_write())
     return GcsRequest(

@@ -1,6 +1,6 @@
 """Lean blocking client of S3 and compatible stores, at a third of aiobotocore's CPU time per request.
 
-obstore gives only options: its transport follows redirects, hides headers, and has no conditional delete.
+obstore gives only the options: its transport follows redirects, hides headers, and has no conditional delete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported
 from fsspec_cas.machine import Machine
 from fsspec_cas.outcome import Write
 
-# S3's names -> HTTP's
 _CONDITIONS = {"IfMatch": "if-match", "IfNoneMatch": "if-none-match"}
 _HEADERS = {
     "CacheControl": "cache-control",
@@ -72,8 +71,6 @@ class S3OverObstore(FsspecStore):
 
 
 class LeanS3Backend(S3Api):
-    """Conditional writes over the S3 API, with an obstore filesystem's settings; blocks the thread."""
-
     attribute_rules = AttributeRules(
         own=frozenset(_HEADERS), same={"ContentType": "content_type", "Metadata": "metadata"}
     )
@@ -91,7 +88,6 @@ class LeanS3Backend(S3Api):
         return (LeanS3Backend, (self._given,))
 
     async def endpoint(self) -> str:
-        """Return the URL of requests; sends nothing."""
         return self._opened("bucket").endpoint
 
     async def close(self) -> None:
@@ -99,7 +95,6 @@ class LeanS3Backend(S3Api):
             self._connections.popitem()[1].close()
 
     def _opened(self, path: str) -> _Site:
-        """Return the store's site, built once; Amazon's must give request ids."""
         if self._site is None:
             self._site = _Site(self._given, path)
             if is_amazon(self._site.endpoint):
@@ -127,7 +122,12 @@ class LeanS3Backend(S3Api):
             )
         except CasError:
             raise
-        except (BotoCoreError, ClientError, OSError, RuntimeError) as error:  # botocore: of refreshed ones that are old
+        except (
+            BotoCoreError,
+            ClientError,
+            OSError,
+            RuntimeError,
+        ) as error:  # RuntimeError: refreshed, and still expired
             return NotApplied(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
         url = urlsplit(signed.url)
         origin = f"{url.scheme}://{url.netloc}"
@@ -280,13 +280,16 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that calls `provider`, and caches its credentials until five minutes before they expire."""
+    """Return a function that calls `provider`, and caches its credentials until five minutes before they expire.
+
+    AccessDenied: `provider` fails.
+    """
     cached: list[Any] = []
 
     def ask() -> Any:
-        """Return cached or new credentials; raise AccessDenied if `provider` fails."""
+        """Return cached or new credentials."""
         if cached:
-            at = cached[0][1]  # None never expires
+            at = cached[0][1]
             if at is None or at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) >= timedelta(minutes=5):
                 return cached[0][0]
         try:

@@ -1,4 +1,4 @@
-"""Kept HTTP/1.1 connections that send each request once."""
+"""HTTP/1.1 connections to one origin, kept for any threads, that send each request once."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ class NeverSent(Exception):
 
 
 class Connections:
-    """Kept connections to one origin, for any threads."""
-
     def __init__(self, origin: str, *, verify: bool = True, proxy: str | None = None, most: int = 64) -> None:
         self._origin = urlsplit(origin)
         self._context = _context(verify=verify) if self._origin.scheme == "https" else None
@@ -87,7 +85,7 @@ class Connections:
             try:
                 idle = self._kept.pop()
             except IndexError:
-                break  # another thread took it
+                break
             if not _has_something_to_say(idle):
                 return idle
             idle.close()

@@ -34,7 +34,7 @@ class S3Api(HttpBackend):
         self._batches = True
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
-        """Send DeleteObject, with If-Match if a condition is given.
+        """Send DeleteObject, with If-Match for a condition.
 
         Without one, a store without request ids gets DeleteObjects, whose document is proof.
         """
@@ -46,9 +46,10 @@ class S3Api(HttpBackend):
         return await super().delete(path, condition, timeout_s=timeout_s)
 
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
-        """Send DeleteObjects, for paths in one bucket, also missing ones; StoreError names refused objects.
+        """Send DeleteObjects for paths in one bucket, also missing ones; StoreError names refused objects.
 
-        Once NotSupported was raised, later calls raise it without a request.
+        If all refusals are temporary, return `NoAnswer`. Once NotSupported was raised, later calls raise it without a
+        request.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
@@ -62,7 +63,7 @@ class S3Api(HttpBackend):
         return answer
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch the ETag in If-Match between quoted and unquoted, if `refused` is still in use."""
+        """Switch If-Match between quoted and unquoted ETags, if `refused` is in use."""
         if refused in ("", self._etag_form):
             self._etag_form = "unquoted" if self._etag_form == "quoted" else "quoted"
         return True

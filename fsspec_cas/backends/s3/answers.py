@@ -76,7 +76,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A success's statuses, its document's root, and whether its body is empty."""
+    """The form of a success; `root` is its document's."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -128,8 +128,6 @@ def version_of(etag: str | None) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class _S3Reply:
-    """One reply, its request, and what is known of the store."""
-
     request: StoreRequest
     reply: HttpReply
     statement: StoreStatement
@@ -159,7 +157,7 @@ class _S3Reply:
             kind = StatementKind.BUSY if status in (429, 500, 502, 503, 504) else kind
             kind = StatementKind.FORBIDDEN if status in (401, 403) else kind
         if status < 300:
-            kind = StatementKind.BUSY  # a success status with an error does not show whether the request was applied
+            kind = StatementKind.BUSY  # it does not show whether the request was applied
         why = f"{status} {code}"
         advice = _ADVICE.get(code, "")
         if kind is StatementKind.UNSUPPORTED:

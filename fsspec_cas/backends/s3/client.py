@@ -47,7 +47,7 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
         return Refusing(sends_once(await super()._get_session(proxy_url)))
 
     async def send(self, request: Any) -> Any:
-        """Send once, store the reply in the trip, and raise Answered.
+        """Send once, store the reply in the trip, and raise Answered; TimeoutError after the trip's patience.
 
         A reply that names the bucket's region is returned: botocore re-sends there, once.
         """
@@ -63,7 +63,6 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:
-    """Drop `Expect` from a small body's headers."""
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
@@ -96,7 +95,7 @@ class S3Backend(S3Api, AioBackend):
 
     def __init__(self, fs: Any) -> None:
         super().__init__(fs)
-        self._additional = {**fs.s3_additional_kwargs, **fs.req_kw}  # with requester-pays
+        self._additional = {**fs.s3_additional_kwargs, **fs.req_kw}
         for name in _OURS:
             if name in self._additional:
                 raise InvalidInput(f"s3_additional_kwargs has {name!r}, which each call sets itself: leave it out")
@@ -137,7 +136,6 @@ class S3Backend(S3Api, AioBackend):
         return client
 
     async def _client(self) -> Any:
-        """Return the running loop's client; Amazon's must give request ids."""
         client = await super()._client()
         if self.gives_request_ids is None and is_amazon(client.meta.endpoint_url):
             self.expect_request_ids()

@@ -12,7 +12,6 @@ from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import Rows, as_table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.scan import Scan, short_for
-from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where
 from lockprovider.table.timeline.view import given_partitions
@@ -130,10 +129,10 @@ class TableTransaction(TransactionHandle):
         else:
             matching = as_table(keys, lambda: self._schema)
         valued = self._inner.may_be_blind and self._inner.config.ordering_field in matching.column_names
-        return planner_of(self._inner).deletes(matching, valued=valued)
+        return self._inner.planner().deletes(matching, valued=valued)
 
     def _add_rows(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
-        stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
+        stored = self._inner.planner().plan(rows.schema, missing)(rows)
         self._set_kind(kind)
         self._rows.append(stored)
 

@@ -34,7 +34,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines import changes
-from lockprovider.table.engines.writer import plan_write, start_here
+from lockprovider.table.engines.arrow import plan_write, start_here
 from lockprovider.table.files import encoding, group_writer
 from lockprovider.table.format import log_block
 from lockprovider.table.format.layout import Action, parse_log_file

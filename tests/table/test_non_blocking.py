@@ -34,7 +34,8 @@ from lockprovider.table import (
 )
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
+from lockprovider.table.engines.arrow import plan_write, start_here
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.files import group_writer
 from lockprovider.table.format.bucket import fixed_file_id
 from lockprovider.table.format.compatibility import MODE_KEY

@@ -22,7 +22,8 @@ from table.test_non_blocking import SPEC as LOGGED
 from lockprovider import table as table_package
 from lockprovider.table import Corrupt, InvalidRecords, Table, TableSettings, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.writer import plan_write, start_for_tasks, start_here
+from lockprovider.table.engines.arrow import plan_write, start_here
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.files.group_writer import group_id
 from lockprovider.table.state import current
 from lockprovider.table.transaction.transaction import Transaction, transact

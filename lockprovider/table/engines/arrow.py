@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
@@ -21,8 +22,8 @@ from lockprovider.table.engines.changes import (
     rewrite_partition,
 )
 from lockprovider.table.engines.scan import Scan
-from lockprovider.table.engines.writer import WritePlan, plan_write, start_here
-from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.engines.writer import Changes, WritePlan, plan_for_tasks, refuse_unmarked_buckets
+from lockprovider.table.errors import InvalidRecords, TableError
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read.scan import Where
@@ -53,6 +54,34 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
     plan = plan_write(txn, split)
     writer, by_partition = start_here(txn, plan, plan.changes if is_blind else None)
     txn.add(_rewritten(txn, writer, by_partition, txn.slices, SMALL_AT_ONCE if is_blind else AT_ONCE))
+
+
+def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
+    """Check and split rows by the table's cached columns; without them or after a TableError, by its current ones."""
+    if (cached := txn.expected_schema) is not None:
+        planner = txn.planner(cached)
+        with suppress(TableError):
+            return WritePlan(planner, split, split(planner))
+    return plan_for_tasks(txn, split)
+
+
+def start_here(
+    txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
+) -> tuple[GroupWriter, Changes]:
+    """Begin `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
+
+    `blindly`: partitions to write without reading stored rows; may first commit anchors (empty base files) for them.
+    UnsupportedTable: a JVM writer's unmarked buckets.
+    """
+    if blindly is not None:
+        txn.write_blindly(blindly)
+    schema, changes = txn.begin_to_write(), plan.changes
+    if not schema.equals(plan.planner.schema):
+        changes = plan.split(txn.planner(schema))
+    if txn.config.bucket_index is None:
+        refuse_unmarked_buckets(txn)
+    here = txn.start_here()
+    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:

@@ -1,19 +1,18 @@
-"""The steps of a write that all engines share, and their compaction and clustering.
+"""The steps of a write whose files tasks in other processes make, and the compaction and clustering of such engines.
 
-An engine calls `plan_*`, then `start_*`, writes the files, and adds them by `Transaction.add`.
+An engine calls `plan_for_tasks`, then `start_for_tasks`, has the files written, and adds them by `Transaction.add`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.errors import TableError, UnsupportedTable, WriteConflict
+from lockprovider.table.errors import UnsupportedTable, WriteConflict
 from lockprovider.table.files.base_file import look_like_buckets
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
@@ -36,55 +35,19 @@ class WritePlan(Generic[Changes]):
     changes: Changes
 
 
-def planner_for(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """Make a `GroupWriter` without an instant, which only computes keys and partitions."""
-    return GroupWriter(txn.table.place, "", txn.config, schema)
-
-
-def planner_of(txn: Transaction) -> GroupWriter:
-    """Make the planner for the table's columns; reads them unless cached."""
-    return planner_for(txn, txn.table.schema(txn.timeline))
-
-
-def plan_write(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
-    """Check and split rows by the table's cached columns; without them or after a TableError, by its current ones."""
-    if (cached := txn.expected_schema) is not None:
-        planner = planner_for(txn, cached)
-        with suppress(TableError):
-            return WritePlan(planner, split, split(planner))
-    return plan_for_tasks(txn, split)
-
-
 def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) -> WritePlan[Changes]:
     """Check and split rows by the table's current columns."""
-    planner = planner_of(txn)
+    planner = txn.planner()
     return WritePlan(planner, split, split(planner))
 
 
-def start_here(
-    txn: Transaction, plan: WritePlan[Changes], blindly: Collection[str] | None = None
-) -> tuple[GroupWriter, Changes]:
-    """Begin `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
-
-    `blindly`: partitions to write without reading stored rows; may first commit anchors (empty base files) for them.
-    UnsupportedTable: a JVM writer's unmarked buckets.
-    """
-    if blindly is not None:
-        txn.write_blindly(blindly)
-    schema, changes = txn.begin_to_write(), plan.changes
-    if not schema.equals(plan.planner.schema):
-        changes = plan.split(planner_for(txn, schema))
-    _refuse_unmarked_buckets(txn)
-    here = txn.start_here()
-    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
-
-
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """Begin `txn`; return a picklable `GroupWriter` for tasks in other processes; see `start_here`.
+    """Begin `txn`; return a picklable `GroupWriter` for tasks in other processes; `blindly` as in `arrow.start_here`.
 
     Raises WriteConflict if the table's columns are no longer the plan's `schema`.
     """
-    _refuse_unmarked_buckets(txn)
+    if txn.config.bucket_index is None:
+        refuse_unmarked_buckets(txn)
     if blindly is not None:
         txn.write_blindly(blindly)
     if not txn.begin_to_write().equals(schema):
@@ -93,13 +56,11 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     return GroupWriter(txn.table.place, txn.begin, txn.config, schema)
 
 
-def _refuse_unmarked_buckets(txn: Transaction) -> None:
+def refuse_unmarked_buckets(txn: Transaction) -> None:
     """Raise UnsupportedTable for file groups named like JVM writers' buckets, if the properties lack a bucket index.
 
     Reads commits, newest first, up to one with files.
     """
-    if txn.config.bucket_index is not None:
-        return
     for instant in reversed(txn.timeline.writes):
         ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
         if not ids:

@@ -3,7 +3,7 @@
 The life of a commit, in the order of the calls:
 
 1. `transaction.transact` runs a function with a `Transaction`; `lifecycle` has its states.
-2. An engine plans the rows (`engines.writer.plan_write`) and begins (`start_here`). `lifecycle.start` chooses a begin
+2. An engine plans the rows (`engines.arrow.plan_write`) and begins (`start_here`). `lifecycle.start` chooses a begin
    time, writes the heartbeat, `.requested` and, in the background, `.inflight`, and reads the table. It repeats if a
    later instant is completed.
 3. The engine writes markers and data files, and passes them to `Transaction.add`.

@@ -211,6 +211,14 @@ class Transaction:
         """The table's schema, cached or at the pinned timeline; None if unknown."""
         return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
+    def planner(self, schema: pa.Schema | None = None) -> GroupWriter:
+        """Make a `GroupWriter` without an instant, which only computes keys and partitions.
+
+        `schema`: None for the table's columns, which it reads unless cached.
+        """
+        columns = self.table.schema(self.timeline) if schema is None else schema
+        return GroupWriter(self.table.place, "", self.config, columns)
+
     def begin_to_write(self) -> pa.Schema:
         """Begin if not begun, and return the columns of the rows to write."""
         self.ensure_begun()

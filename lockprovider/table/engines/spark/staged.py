@@ -23,7 +23,7 @@ from fsspec_cas.bridge.threads import in_order
 from lockprovider.table.engines.changes import AT_ONCE, check_unique, file_sized_tables, rows_by
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.options import WriteOperation
-from lockprovider.table.engines.writer import planner_of, start_for_tasks
+from lockprovider.table.engines.writer import start_for_tasks
 from lockprovider.table.errors import Aborted
 from lockprovider.table.files.base_file import buckets_of_keys
 from lockprovider.table.files.group_writer import GroupWriter
@@ -117,7 +117,7 @@ class _Merging:
         """
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"
-        planner, counts = planner_of(txn), Counter[str]()
+        planner, counts = txn.planner(), Counter[str]()
         if not planner.schema.equals(self.stage.writer.schema):
             raise Aborted(_CHANGED)
         for file in self.files:

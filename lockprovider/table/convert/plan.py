@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from lockprovider.table.convert import kernels
-from lockprovider.table.convert.columns import READ, REFUSED, WRITE, Rules, advice, is_list, without_meta_columns
+from lockprovider.table.convert.columns import READ, REFUSED, WRITE, Rules, advice, is_list
 from lockprovider.table.convert.kernels import Kernel, TooLong, WouldChange, kernel_for
 from lockprovider.table.errors import Corrupt, DoesNotFit, InvalidRecords, Misfit
-from lockprovider.table.format.schema import META_COLUMNS
+from lockprovider.table.format.schema import META_COLUMNS, without_meta_columns
 
 OnMissing = Literal["null", "refuse"]
 Convert = Callable[[pa.Array], pa.Array]
@@ -46,7 +46,12 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
 
     Raises Corrupt for other types.
     """
-    return compile_plan(rows.schema, columns, rules=READ)(rows)
+    found = rows.schema
+    if found.names == columns.names and all(
+        stored.equals(wanted, check_metadata=True) for stored, wanted in zip(found.types, columns.types, strict=True)
+    ):
+        return pa.Table.from_arrays(rows.columns, schema=columns)
+    return compile_plan(found, columns, rules=READ)(rows)
 
 
 # A step raises `_ValueMisfit` for a value that does not fit, TooLong beyond 32-bit offsets.

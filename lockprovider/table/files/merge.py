@@ -142,8 +142,11 @@ def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
 
 
 def _refuse_loss(file: files.ParquetFile, target: pa.Schema) -> None:
+    stored = schema.without_meta(file.schema_arrow)
+    if stored.equals(target):
+        return
     columns = {path for path, _ in leaf_types(target)}
-    missing = [path for path, _ in leaf_types(schema.without_meta(file.schema_arrow)) if path not in columns]
+    missing = [path for path, _ in leaf_types(stored) if path not in columns]
     if missing:
         raise UnsupportedSchema(f"columns {missing} of the table are missing; add them, with nulls if need be")
 

@@ -6,8 +6,10 @@ records and decimals; Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`, `F
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,6 +44,25 @@ def with_meta(schema: pa.Schema) -> pa.Schema:
 
 def without_meta(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column for column in schema if column.name not in META_COLUMNS])
+
+
+def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
+    """Return all fields but Hudi's meta columns; warn of these."""
+    own = [name for name in schema.names if name in META_COLUMNS]
+    if own:
+        message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
+        warnings.warn(message, stacklevel=_caller_level())
+    return [column for column in schema if column.name not in own]
+
+
+def _caller_level() -> int:
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_INSIDE = {"lockprovider", "functools", "contextlib"}
 
 
 def has_deletes(columns: pa.Schema) -> bool:

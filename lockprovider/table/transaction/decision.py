@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
 
 
+_KEPT = 256  # decoded proposals, and digests of columns
 LOOKED_AT_MS = 1000  # the age from which a write is looked for
 _OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 
@@ -316,6 +317,7 @@ def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
             return
 
 
+@lru_cache(maxsize=_KEPT)
 def columns_digest(columns: pa.Schema) -> str:
     """Return a digest that changes if columns are added."""
     return short_digest(repr(leaf_types(columns)))
@@ -391,7 +393,6 @@ class KeyCheck:
 
 _PREFIX = f"{TIMELINE}/"
 _LARGEST = 1 << 16  # bytes of the header before the data
-_KEPT = 256  # decoded proposals
 
 
 def encode(proposal: Proposal) -> bytes:

@@ -112,11 +112,12 @@ def _ask(binary: Path) -> tuple[int, Path]:
     """Run a Java binary, for at most 60 s; return its major version, 0 if it fails, and its home for `JAVA_HOME`."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
+        answer = subprocess.run(command, capture_output=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return 0, binary
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer.stderr)
-    own, stated = binary.parent.parent, re.search(r"java\.home = (.+)", answer.stderr)
+    properties = os.fsdecode(answer.stderr)
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", properties)
+    own, stated = binary.parent.parent, re.search(r"java\.home = (.+)", properties)
     # The wheel's shim runs a Java that reports its own folder, which is not the shim's.
     is_own = (own / "bin" / "java").exists() and not binary.is_symlink()
     return (int(version[1]) if version else 0), Path(stated[1].strip()) if stated and not is_own else own

@@ -35,6 +35,13 @@ def test_missing_java_error_says_what_was_found_and_what_to_do(old_java, monkeyp
     assert "the extra 'spark'" in str(nothing.value)
 
 
+def test_java_whose_properties_are_no_text_is_found(old_java):
+    home = old_java.parent.parent
+    said = f"    user.dir = /\\374\\n    java.home = {home}\\n    java.specification.version = 21\\n"
+    old_java.write_text(f"#!/bin/sh\nprintf '{said}' >&2\n")
+    assert java.find_java({"JAVA_HOME": str(home), "PATH": "/nowhere"}).version == 21
+
+
 def test_wheels_java_drops_the_one_argument_and_keeps_all_others():
     home = java.find_java({"PATH": "/nowhere"}).home
     command = [

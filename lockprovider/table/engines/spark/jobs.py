@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 HASHED_KEYS = 4_000_000
 _NO_COLUMNS = pa.schema([])
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?:$|[,>])")  # Python gets a struct of two binaries
+_TEXT = re.compile(r"'[^']*'")
+_EXPONENT = re.compile(r"(?<!\w)[\d.]+[eE]")
 _HELD = "hudi held"
 _DESCRIPTION = "spark.job.description"
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})
@@ -181,8 +183,8 @@ def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
 
 def pushable_filter(where: str, schema: pa.Schema) -> Any:
     """Parse Spark SQL; None unless a `Filter` surely means the same."""
-    if any(mark in where for mark in ("\\", "''", '"')):
-        return None  # Spark's settings decide what these mean
+    if any(mark in where for mark in ("\\", "''", '"')) or _EXPONENT.search(_TEXT.sub("", where)):
+        return None  # Spark's settings decide what marks mean; integers equal 1e0 after rounding
     try:
         return sql_where.parse_where(where, pa.schema([column for column in schema if column.type in _ALIKE]))
     except InvalidInput:

@@ -228,7 +228,7 @@ class WriteJob:
         """Remove staged files and roll the write's instants back, except committed ones."""
         if self.stage is not None:
             staged = {file.path.rpartition("/")[0] for result in written for file in result.staged}
-            for folder in {self.stage.folder, *staged}:  # a stream's writer was planned by another process
+            for folder in {self.stage.folder, *staged}:  # a stream is planned by another process
                 remove_staged(self.stage.writer.place, (), folder)
         begun = {result.begin for result in written} | {"" if self.group is None else self.group.begin}
         for begin in begun - {""}:

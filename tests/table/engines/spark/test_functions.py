@@ -126,6 +126,9 @@ def test_read_can_be_narrowed_to_columns_rows_partitions_and_versions(spark: Any
         ("upper(part) = 'A'", False),
         ("\"part\" = 'a'", False),
         ("part like 'a%' and id not in (1, null)", True),
+        ("id = 9007199254740993e0", False),  # equals 2 ** 53, too, in Spark
+        ("id > .5E+3", False),
+        ("part = '550e8400'", True),
     ],
 )
 def test_only_conditions_with_the_same_meaning_in_arrow_are_pushed_down(where: str, pushed: bool) -> None:

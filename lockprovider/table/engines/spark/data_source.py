@@ -70,7 +70,7 @@ class HudiCas(DataSource):
     def schema(self) -> StructType:
         """Open the table, remember the version to show (`as_of`, else the latest), and return the columns.
 
-        With `changes`, `_operation` is the first. InvalidInput for unusable options or times.
+        `changes` adds `_operation` first. InvalidInput for unusable options or times.
         """
         options = SparkOptions.of(self.options)
         table = options.open()

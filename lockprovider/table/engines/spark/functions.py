@@ -64,7 +64,7 @@ _PLAIN = re.compile(r"[ -~]*", re.ASCII)  # a JVM maps other characters by its l
 _GLOB = re.compile(r"[][{}*?\\]")
 _HIDDEN = ("_", ".")
 _ROW_INDEX = "_tmp_metadata_row_index"  # Spark reads the row's position instead
-_THIS_CALENDAR = b"3.0.0"  # Spark compares texts, too
+_THIS_CALENDAR = b"3.0.0"  # Spark compares texts
 _OPTIONS = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -270,8 +270,8 @@ def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
     """Begin `txn`, end the file groups of partitions `ended` (None: the rows'), and write `rows` into new ones.
 
-    With a bucket index a repeated key's rows are merged. A row elsewhere raises InvalidRecords, unless `operation` is
-    `INSERT_OVERWRITE_TABLE`.
+    With a bucket index a repeated key's rows are merged. InvalidRecords: else a key twice in a Spark partition; a row
+    elsewhere, unless `operation` is `INSERT_OVERWRITE_TABLE`.
     """
     plan, has_buckets = _plan_insert(txn, rows), txn.config.bucket_index is not None
     is_whole = operation == "INSERT_OVERWRITE_TABLE"
@@ -341,7 +341,7 @@ def cluster(
 
 
 def on_executors(spark: SparkSession) -> Runner:
-    """Make a runner that writes a plan's tasks in one Spark job, none without tasks, and returns their statistics."""
+    """Make a runner that writes a plan's tasks in one Spark job, and returns their statistics."""
 
     def run(work: Sequence[RewriteTask]) -> Iterator[WriteStat]:
         if not work:

@@ -173,7 +173,6 @@ class Steps:
 
 
 def mentioned_columns(where: str, schema: pa.Schema) -> pa.Schema:
-    """Select the columns whose names occur in an SQL text."""
     if "*" in where:
         return schema
     words = {word.lower() for word in re.findall(r"\w+", where)}

@@ -533,9 +533,9 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Write the rows that an UPDATE changes as upserts into the transaction.
+        """Write the rows that an UPDATE changes as upserts into the transaction; the view may show it afterwards.
 
-        Raises InvalidRecords if it sets key or partition columns.
+        InvalidRecords if it sets key or partition columns.
         """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
@@ -567,7 +567,7 @@ class StatementRun:
     def _insert(self, statement: InsertStatement) -> None:
         """Insert queried rows, or overwrite all, in the transaction; from then on the view shows it.
 
-        Unnamed columns become null; InvalidInput for another number of columns.
+        Unnamed columns become null. InvalidInput: unknown columns, or another number of them.
         """
         rows = self._query(statement.query)
         if not statement.by_name:

@@ -161,7 +161,7 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
 
 
 def hasher(batches: Batches) -> Batches:
-    """Yield the hashes of each batch's first column, its keys, as one value."""
+    """Yield each batch's key hashes as one value."""
     for batch in batches:
         yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
@@ -224,8 +224,7 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
     """Write all rows of this task, held in memory, as one new file group per table partition.
 
-    A further split would differ between attempts. Raises InvalidRecords for rows outside of `within`, or a repeated
-    key.
+    InvalidRecords: rows outside of `within`, or a repeated key.
     """
     if not (collected := list(batches)):
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ ProducerNumber = tuple[Hashable, int]
 UNNAMED = "~"  # prefix of names of the library
 _LONGEST_NAME = 1000  # characters
 _LONGEST_TEXT = 1 << 16  # characters
+_MOST_RANGES = 1000
 
 
 def json_copy(value: Any, argument: str, most: int = LARGEST_OBJECT) -> Any:
@@ -89,6 +91,32 @@ def _check_json(value: Any, argument: str, levels: int) -> None:
         _check_json(below, argument, levels - 1)
 
 
+class NumberRanges:
+    """Set of whole numbers, as sorted ranges; beyond 1000 ranges it forgets the lowest. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []  # first, last
+
+    def __contains__(self, number: int) -> bool:
+        index = bisect_right(self._ranges, (number, math.inf)) - 1
+        return index >= 0 and number <= self._ranges[index][1]
+
+    def add(self, number: int) -> None:
+        """Add a number, joining it to the ranges next to it."""
+        if number in self:
+            return
+        first = last = number
+        index = bisect_right(self._ranges, (number, math.inf))
+        if index < len(self._ranges) and self._ranges[index][0] == number + 1:
+            last = self._ranges.pop(index)[1]
+        if index and self._ranges[index - 1][1] == number - 1:
+            index -= 1
+            first = self._ranges.pop(index)[0]
+        self._ranges.insert(index, (first, last))
+        if len(self._ranges) > _MOST_RANGES:
+            del self._ranges[0]
+
+
 @dataclass(slots=True)
 class FailedNumbers:
     """Remembers each producer's lowest failed number. Not thread-safe."""
@@ -106,9 +134,9 @@ class FailedNumbers:
             failed = None if number is None or number[0] in again else self.failed.get(number[0])
             if number is None or failed is None:
                 continue
-            if number[1] <= failed:
+            if number[1] == failed:
                 again.add(number[0])
-            else:
+            elif number[1] > failed:
                 gaps[index] = SequenceGap(f"{failed} failed: repeat it before {number[1]}")
         return gaps
 

@@ -495,11 +495,23 @@ def test_producer_dropped_from_the_table_gets_unknown_outcome(monkeypatch) -> No
     monkeypatch.setattr(operations, "SETTLED", 0)
     contents = Contents("q")
     carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("t", "w", 1000), End(1, "t", "ack")], 0, "1")
-    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2", sent=(True,))
+    carry_out_all(contents, [Put(New("b"), "p", 2, "")], 0, "2")
+    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "3", sent=(True,))
     assert isinstance(again, operations.Forgotten)
-    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2")
+    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "3")
     assert isinstance(again, ClaimLost)
     assert stored.SETTLED > stored.RECENT
+
+
+def test_write_remembers_all_ends_of_its_claims() -> None:
+    contents, count = Contents("q"), stored.SETTLED + 1
+    carry_out_all(contents, [Put(New(n), "p", n, "") for n in range(1, count + 1)], 0, "1")
+    carry_out_all(contents, [Take(f"t{n}", "w", 1000) for n in range(1, count + 1)], 0, "2")
+    acks = [End(n, f"t{n}", "ack") for n in range(1, count + 1)]
+    assert carry_out_all(contents, acks, 0, "3") == [None] * count
+    assert carry_out_all(contents, acks, 0, "4", sent=(True,) * count) == [None] * count
+    carry_out_all(contents, [Put(New(0), "p", count + 1, "")], 0, "5")
+    assert len(contents.settled) == stored.SETTLED
 
 
 @pytest.fixture

@@ -105,6 +105,7 @@ _LINGER_S = 1.0
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
+_MOST_DOUBLINGS = 9  # exceed the longest delay
 
 
 class Job(ProcessBound):
@@ -201,7 +202,7 @@ class Job(ProcessBound):
         (2, 'no file yet')
         """
         wait_s = (
-            min(2.0**self.attempt, _LONGEST_DELAY_S)
+            min(2.0 ** min(self.attempt, _MOST_DOUBLINGS), _LONGEST_DELAY_S)
             if delay_s is None
             else check_seconds(delay_s, "delay_s", finite=True)
         )

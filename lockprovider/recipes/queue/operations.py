@@ -165,7 +165,7 @@ def carry_out_all(
     copy.
     """
     results: list[Any] = []
-    numbers = FailedNumbers()
+    numbers, settled = FailedNumbers(), len(contents.settled)
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
         number = number_of(operation)
         try:
@@ -180,7 +180,8 @@ def carry_out_all(
         spill(contents, now_ms, batch[-17:])
         contents.rev += 1
         contents.recent = (*contents.recent, batch)[-RECENT:]
-        for token in [*contents.settled][: max(0, len(contents.settled) - SETTLED)]:
+        remembered = max(SETTLED, len(contents.settled) - settled)  # at least those of this write
+        for token in [*contents.settled][: max(0, len(contents.settled) - remembered)]:
             del contents.settled[token]
     return results
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -35,7 +35,7 @@ from lockprovider.recipes.queue.operations import (
     Touch,
 )
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import UNNAMED, check_producer, epoch_of
+from lockprovider.recipes.values import UNNAMED, NumberRanges, check_producer, epoch_of
 
 _TIMEOUT_S = 60.0
 _CHUNK = 1000
@@ -79,7 +79,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         )
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._last_seqs: dict[str, int] = {}
-        self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._acknowledged: defaultdict[str, NumberRanges] = defaultdict(NumberRanges)  # by producer
         self._init_state()
 
     def _reset(self) -> None:
@@ -188,7 +188,9 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
                     receipts.append(self._receipt(waiting.popleft()))
             return [*receipts, *map(self._receipt, waiting)]
         except Exception:
-            self._batcher.await_end(answer for _, answer in waiting)
+            for each in waiting:
+                with contextlib.suppress(Exception):  # the first error is raised
+                    self._receipt(each)
             raise
 
     def last_seq(self, producer: str) -> int:
@@ -446,7 +448,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         with self._numbers:
             self._unnamed += seq is None
             number = self._unnamed if seq is None else check_whole(seq, "seq", least=1)
-            was_told = (name, number) in self._acknowledged
+            was_told = seq is not None and number in self._acknowledged[name]
             put = Put(message, name, number, self._client, number if was_told else self._last_seqs.get(name, 0), epoch)
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
@@ -456,9 +458,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
             with self._numbers:
-                self._acknowledged[put.producer, put.seq] = None
-                if len(self._acknowledged) > _CHUNK:
-                    self._acknowledged.popitem(last=False)
+                self._acknowledged[put.producer].add(put.seq)
         return Receipt(result.n, again=True) if isinstance(result, PutBefore) else Receipt(result)
 
 

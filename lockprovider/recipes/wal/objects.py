@@ -190,10 +190,13 @@ class LogObjects:
         written = max(written, manifest.hint)
         end = last_slot(look, written, manifest.slots)
         if end < written:
-            raise MalformedObject(
-                f"slot {written} of {self.path!r} was written and is gone: another program removes objects of this log"
-            )
+            raise self.gone_error(written)
         return slots[end]
+
+    def gone_error(self, slot: int) -> MalformedObject:
+        return MalformedObject(
+            f"slot {slot} of {self.path!r} was written and is gone: another program removes objects of this log"
+        )
 
     def trimmed_error(self, slot: int) -> Trimmed:
         floor = self.manifest(fresh=True).floor

@@ -288,17 +288,21 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
             raise InvalidInput(f"start={start!r} must be a position, a slot, 'oldest' or 'end'")
         slot = self._objects.manifest(fresh=True).floor if start == "oldest" else start
         place = self._objects.look(slot)
-        if place is not None and place.head.slot >= slot:
-            if place.head.slot == slot:
-                return Position(slot, place.head.first)
-            trimmed = self._objects.trimmed_error(slot)
-            if start == "oldest" and trimmed.first > slot:  # the floor was raised since
-                return self.position(start)
-            raise trimmed
-        end = self.end()
-        if slot > end.slot:
-            raise InvalidInput(f"start={start!r} is behind the end, which is {end}")
-        return end if slot == end.slot else self.position(slot)  # the slot was written since
+        if place is None or place.head.slot < slot:
+            end = self.end()
+            if slot > end.slot:
+                raise InvalidInput(f"start={start!r} is behind the end, which is {end}")
+            if slot == end.slot:
+                return end
+            place = self._objects.look(slot)  # it was written since
+            if place is None or place.head.slot < slot:
+                raise self._objects.gone_error(slot)
+        if place.head.slot == slot:
+            return Position(slot, place.head.first)
+        trimmed = self._objects.trimmed_error(slot)
+        if start == "oldest" and trimmed.first > slot:  # the floor was raised since
+            return self.position(start)
+        raise trimmed
 
     def info(self) -> LogInfo:
         """Read the log's settings, end, leader, producers and readers.

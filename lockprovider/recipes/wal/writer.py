@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -18,7 +17,7 @@ from lockprovider.recipes.base import Batcher, ProcessBound, repr_at
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge
-from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
+from lockprovider.recipes.values import UNNAMED, FailedNumbers, NumberRanges, ProducerNumber
 from lockprovider.recipes.wal.appending import Append, Appending, AppendStep, LogOperation, NoMore, Resign, Seal
 from lockprovider.recipes.wal.contents import Appended, Head, encode_slot
 from lockprovider.recipes.wal.objects import LogObjects, make_room
@@ -186,7 +185,6 @@ def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
 
 
 _RECORD_BYTES = 1 << 20
-_ACKNOWLEDGED = 1000  # remembered numbers
 _CHUNK = 1000
 
 
@@ -222,7 +220,7 @@ class Appender(ProcessBound):
         self._client = self._objects.world.new_id()
         self._name = self.producer or f"{UNNAMED}{self._client}"
         self._highest = 0
-        self._acknowledged: OrderedDict[int, None] = OrderedDict()
+        self._acknowledged = NumberRanges()
         self._waiting: dict[Later[Appended], None] = {}
         self._guard = threading.Lock()  # so that numbers arrive in order
 
@@ -329,9 +327,7 @@ class Appender(ProcessBound):
         with self._guard:
             self._waiting.pop(answer, None)
             if not answer.cancelled() and answer.exception() is None:
-                self._acknowledged[number] = None
-                if len(self._acknowledged) > _ACKNOWLEDGED:
-                    self._acknowledged.popitem(last=False)
+                self._acknowledged.add(number)
 
 
 class Leader(Appender):

@@ -54,6 +54,7 @@ from lockprovider.recipes.queue import job as job_module
 from lockprovider.recipes.queue.contents import Claim, Contents, Message, decode_queue
 from lockprovider.recipes.queue.job import Job, new_message
 from lockprovider.recipes.queue.operations import End, Lapse, New, NothingReady, Put, Take, carry_out_all
+from lockprovider.recipes.values import FailedNumbers, NumberRanges
 
 FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
 
@@ -444,6 +445,19 @@ def test_exception_gives_message_back_with_pause_and_reason(store) -> None:
         pass
 
 
+def test_message_of_a_thousand_attempts_is_given_back_for_the_longest_pause(store) -> None:
+    clock = ManualClock()
+    queue = Queue(store, PATH, world=clock)
+    contents = Contents("q", QueueSettings(max_attempts=2000), next=2)
+    contents.add(Message(1, 0, 0, 1023, "", "a"))
+    queue._writer.create(contents)
+    with pytest.raises(ZeroDivisionError), queue.claim():
+        1 / 0  # noqa: B018
+    assert queue.stat().delayed == 1
+    clock.advance(300.1)
+    assert queue.claim().attempt == 1025
+
+
 def ctrl_c() -> None:
     raise KeyboardInterrupt
 
@@ -512,6 +526,45 @@ def test_message_without_room_blocks_later_ones_of_its_producer(store) -> None:
     again = Queue(store, PATH).put_many(bodies, producer="p", key=lambda body: body[0])
     assert [one.again for one in again] == [True, False, False]
     assert drained(queue) == bodies[1:]
+
+
+def test_put_many_repeats_more_messages_than_it_puts_at_once(store) -> None:
+    queue = made(store)
+    queue.put_many(range(2500), producer="p")
+    assert all(receipt.again for receipt in queue.put_many(range(2500), producer="p"))
+    assert queue.stat().put == 2500
+
+
+def test_put_many_can_be_repeated_after_a_bad_message(store) -> None:
+    queue = made(store)
+    with pytest.raises(InvalidInput):
+        queue.put_many([1, 2, object()], producer="p")
+    assert [receipt.again for receipt in queue.put_many([1, 2, 3], producer="p")] == [True, True, False]
+    assert drained(queue) == [1, 2, 3]
+
+
+def test_repeat_of_a_lower_number_does_not_release_those_after_a_failed_one() -> None:
+    numbers = FailedNumbers()
+    numbers.note(("p", 5), Unavailable())
+    assert [*numbers.held_up([("p", 3), ("p", 6)])] == [1]
+    assert not numbers.held_up([("p", 3), ("p", 5), ("p", 6)])
+
+
+@given(st.lists(st.integers(1, 60)))
+def test_number_ranges_agree_with_a_set(added) -> None:
+    ranges = NumberRanges()
+    for number in added:
+        ranges.add(number)
+    assert [number for number in range(70) if number in ranges] == sorted({*added})
+
+
+def test_number_ranges_are_bounded() -> None:
+    ranges = NumberRanges()
+    for number in range(1, 2101, 2):
+        ranges.add(number)
+    assert len(ranges._ranges) == 1000
+    assert 2099 in ranges
+    assert 1 not in ranges
 
 
 def test_full_queue_raises_and_puts_nothing(store) -> None:

@@ -733,6 +733,23 @@ def test_log_with_removed_objects_raises(store) -> None:
         Wal(store, PATH).append(b"x")
 
 
+def test_position_of_a_removed_slot_raises(store) -> None:
+    log = made(store)
+    for n in range(10):
+        log.append(b"%d" % n)
+    store.delete("orders/slots/00000005")
+    with pytest.raises(MalformedObject, match="slot 5 of .* is gone: another program removes"):
+        log.position(5)
+
+
+def test_append_many_repeats_more_records_than_it_appends_at_once(store) -> None:
+    out = made(store).appender("p")
+    data = [b"%d" % n for n in range(2500)]
+    out.append_many(data, first=1)
+    assert all(appended.again for appended in out.append_many(data, first=1))
+    assert out.last_seq == 2500
+
+
 def test_fields_of_a_newer_version_are_kept(store) -> None:
     log = made(store, 4)
     content = store.read("orders/log.json")

@@ -31,8 +31,6 @@ from lockprovider.storage_lock.machine import (
     Ended,
     Held,
     Idle,
-    Me,
-    Moment,
     PutRecord,
     PutWon,
     ReadRecord,
@@ -55,7 +53,7 @@ from lockprovider.storage_lock.polling import (
     next_poll,
     with_waiter,
 )
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Me, Moment
 
 Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()

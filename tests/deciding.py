@@ -14,7 +14,7 @@ from fsspec_cas import Machine, Store, World
 from lockprovider import HUDI_LOCK_PATH, Intent, JudgeAnew, Lock, LockRecord, Log, LogEntry, Pending
 from lockprovider.storage_lock import commit_rules
 from lockprovider.storage_lock.commit_writes import Intents
-from lockprovider.storage_lock.machine import Me, Moment
+from lockprovider.storage_lock.record import Me, Moment
 
 ANEW = b"judge anew"
 NOT_HERE = b"not here"

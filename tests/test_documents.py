@@ -19,7 +19,7 @@ from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider import cli as lock_cli
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-from lockprovider.storage_lock import commit_rules, driver, machine, polling, record
+from lockprovider.storage_lock import commit_rules, driver, polling, record
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -262,7 +262,7 @@ def test_documented_constants_of_the_lock_equal_the_code() -> None:
         f"After {polling.LONGEST_S:g} s a free lock belongs to any client",
         f"{polling._YIELD_MS / 1000:g} s: every {polling._YIELD_EVERY_MS // 1000} s",
         f"every {polling._YIELD_UNSEEN_MS // 1000} s of a group commit",
-        f"kept for {machine._PAST_MS // 1000} s after that time",
+        f"kept for {record._PAST_MS // 1000} s after that time",
         f"{record.MOST_ENTRIES} entries, {record._PACKED} bytes deflated, {record.LARGEST_ENTRY} bytes an entry",
         f"more than {record.LARGEST_ENTRY} bytes, or of more than {record._PACKED // 2} deflated",
         f"bytes in the record | {driver._ENCLOSED} deflated",

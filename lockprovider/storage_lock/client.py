@@ -27,7 +27,7 @@ from lockprovider.storage_lock.acquire import Fifo, FifoTurn, ProcessQueue, Wish
 from lockprovider.storage_lock.committer import Committer
 from lockprovider.storage_lock.driver import LEAST_S, REQUEST_S, Answer, Driver, KnownRecord, Publisher, RecordFile
 from lockprovider.storage_lock.metrics import OnMetric, Recorder
-from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Me
 from lockprovider.words import storable
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Client:
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()
         host, name, program = map(storable, (socket.gethostname(), user(), command()))
-        self.me = machine.Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
+        self.me = Me(world.new_id(), settings, host, os.getpid(), self.queue.name, name, program)
         self.owner = self.me.owner
         self._lease: weakref.ref[Lease] | None = None  # a dropped lease must be collected
         asked_for_patience, metrics = Signal(), self.metrics

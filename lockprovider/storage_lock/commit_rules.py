@@ -11,7 +11,6 @@ from urllib.parse import quote, unquote
 
 from fsspec_cas.arguments import LARGEST_NUMBER
 from lockprovider.bounded import inflate
-from lockprovider.storage_lock.machine import Me, Moment, hand_over_s, pending_after, pending_until_ms
 from lockprovider.storage_lock.polling import (
     LONGEST_S,
     foreign_seen_ms,
@@ -21,7 +20,19 @@ from lockprovider.storage_lock.polling import (
     waiters_first_s,
     yield_left_s,
 )
-from lockprovider.storage_lock.record import LARGEST_ENTRY, Entry, LockRecord, Log, Pending, fits_log
+from lockprovider.storage_lock.record import (
+    LARGEST_ENTRY,
+    Entry,
+    LockRecord,
+    Log,
+    Me,
+    Moment,
+    Pending,
+    fits_log,
+    hand_over_s,
+    pending_after,
+    pending_until_ms,
+)
 
 _LONGEST = 255  # bytes of a name: MinIO's limit
 _DIGITS = len(str(LARGEST_NUMBER))

@@ -16,8 +16,18 @@ from lockprovider.storage_lock import commit_rules, driver
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.commit_rules import Decided, Decider, Hold, Intent, Void
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile, audits
-from lockprovider.storage_lock.machine import Me, Moment, Sent, became, hand_over_s, pending_after
-from lockprovider.storage_lock.record import LARGEST_ENTRY, LockRecord, Log, Pending
+from lockprovider.storage_lock.record import (
+    LARGEST_ENTRY,
+    LockRecord,
+    Log,
+    Me,
+    Moment,
+    Pending,
+    Sent,
+    became,
+    hand_over_s,
+    pending_after,
+)
 
 FOLDER = "intents"
 _MOST_READ = 16  # bodies of a listing: no write decides more

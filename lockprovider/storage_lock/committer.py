@@ -26,9 +26,8 @@ from lockprovider.storage_lock.commit_writes import (
     RecordWriter,
 )
 from lockprovider.storage_lock.driver import REQUEST_S, KnownRecord, RecordFile
-from lockprovider.storage_lock.machine import Me
 from lockprovider.storage_lock.polling import due_yield_until_ms, others_wait
-from lockprovider.storage_lock.record import LockRecord, Pending, fits_log
+from lockprovider.storage_lock.record import LockRecord, Me, Pending, fits_log
 
 _IDLE_S = 1.0
 _LEFT = 4

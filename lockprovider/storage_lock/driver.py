@@ -39,7 +39,17 @@ from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishU
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.metrics import Recorder
-from lockprovider.storage_lock.record import LARGEST_ENCLOSED, LockRecord, Pending, digest, fields_of
+from lockprovider.storage_lock.record import (
+    LARGEST_ENCLOSED,
+    LockRecord,
+    Me,
+    Moment,
+    Pending,
+    Sent,
+    became,
+    digest,
+    fields_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,7 @@ def audits(audit: AuditLog | None) -> TypeGuard[AuditLog]:
 class Driver:
     """Runs one lease machine and its requests. Hold `step_guard` to feed it."""
 
-    def __init__(self, me: machine.Me, file: RecordFile, metrics: Recorder | None, audit: AuditLog | None) -> None:
+    def __init__(self, me: Me, file: RecordFile, metrics: Recorder | None, audit: AuditLog | None) -> None:
         self.state: machine.State = machine.Idle()
         self.step_guard = threading.RLock()
         self._until_s = math.inf
@@ -177,10 +187,10 @@ class Driver:
             return machine.RecordSeen(None, None, self.moment())
         return machine.RecordSeen(known.record, known.version, self.moment())
 
-    def moment(self) -> machine.Moment:
+    def moment(self) -> Moment:
         # Monotonic first: a pause in between only shortens the lease.
         monotonic_s = self.world.monotonic_s()
-        return machine.Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
+        return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def _note(self, answer: Answer) -> None:
         """Log a step after which the lease is held, and audit one that acquired, renewed or committed."""
@@ -234,7 +244,7 @@ class Publisher:
     `breaks`: also set aside publishes whose bytes are gone. `set_aside`: by path, the object with a publish's details.
     """
 
-    def __init__(self, store: Store, path: str, me: machine.Me, driver: Driver) -> None:
+    def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
         self.publish_guard = threading.RLock()  # renewals do not wait for it
         self._store = store
         self._folder = path.rpartition("/")[0]
@@ -242,7 +252,7 @@ class Publisher:
         self._driver = driver
         self._world = driver.world
         self._sent: set[Pending] = set()  # begun to apply, and may yet arrive
-        self._commits: dict[Pending, machine.Sent] = {}
+        self._commits: dict[Pending, Sent] = {}
         self.breaks = False
         self.set_aside: dict[str, str] = {}
 
@@ -272,7 +282,7 @@ class Publisher:
                 seen = self._driver.read()
             all_pending = () if seen.record is None else seen.record.all_pending
             tries = self._commits.items()
-            may_be = [tried for tried, sent in tries if machine.became(sent, seen.record, seen.version) == "open"]
+            may_be = [tried for tried, sent in tries if became(sent, seen.record, seen.version) == "open"]
             if any(named.staged == pending.staged for named in (*all_pending, *may_be)):
                 raise LockError(
                     f"a publish that was or may be decided needs the bytes staged at {pending.staged!r}: "
@@ -331,7 +341,7 @@ class Publisher:
                 return step, driver.feed(machine.Look())
             if step == "send" and data_is_ready and isinstance(state, machine.Held):
                 at = driver.moment()
-                self._commits[pending] = machine.Sent(at.nonce, state.version, state.deadline_s)
+                self._commits[pending] = Sent(at.nonce, state.version, state.deadline_s)
                 return step, driver.feed(machine.Commit(pending, at))
             return step, None
 

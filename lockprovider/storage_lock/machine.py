@@ -7,50 +7,21 @@ from typing import Literal
 
 from fsspec_cas import ABSENT, Condition, Version
 from lockprovider.errors import Holder, LossReason
-from lockprovider.settings import HAND_OVER_S, LockSettings
 from lockprovider.storage_lock.polling import LONG_PAST_MS, due_yield_until_ms, foreign_seen_ms, turn_ms, with_waiter
-from lockprovider.storage_lock.record import LockRecord, Log, Pending, may_take
+from lockprovider.storage_lock.record import (
+    LockRecord,
+    Log,
+    Me,
+    Moment,
+    Pending,
+    hand_over_s,
+    may_take,
+    pending_until_ms,
+)
 
 Purpose = Literal["take", "renew", "commit", "release"]
 What = Literal["acquired", "renewed", "committed", "released", "not_written"]
 Verdict = Literal["committed", "apply", "not_committed", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Me:
-    """Constants of one lock client."""
-
-    owner: str
-    settings: LockSettings
-    host: str = ""
-    pid: int = 0
-    waiter_name: str = ""  # shared by clients of one process
-    user: str = ""
-    command: str = ""
-
-    def holds_since(self, now_ms: int) -> Holder:
-        return Holder(self.host, self.pid, now_ms, self.user, self.command)
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Time of an event, and a fresh nonce."""
-
-    now_ms: int
-    monotonic_s: float
-    nonce: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A write of the record over `version`, with an unknown outcome."""
-
-    nonce: str
-    version: Version
-    until_s: float
-
-
-Became = Literal["there", "open", "over"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,26 +328,10 @@ def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> Loc
     )
 
 
-def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
-    all_pending = record.all_pending
-    return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
-
-
 def _log(record: LockRecord | None, at: Moment) -> Log:
     if record is not None and record.log is not None:
         return record.log
     return Log(at.nonce).plus(*(() if record is None else record.all_pending))
-
-
-def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when publishes that clients other than `by` released as pending may be applied; 0 if long past."""
-    pending_until_ms = max(
-        record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
-    )
-    return pending_until_ms if now_ms <= pending_until_ms + _PAST_MS else 0
-
-
-_PAST_MS = 60_000
 
 
 def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Moment) -> Step:
@@ -398,10 +353,6 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 def decided(record: LockRecord, pending: Pending) -> LockRecord:
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, pending_before=(), log=log)
-
-
-def hand_over_s(settings: LockSettings) -> float:
-    return min(settings.validity, HAND_OVER_S)
 
 
 def _validity_ms(me: Me) -> int:
@@ -524,13 +475,6 @@ def belief(state: State) -> Held | None:
             return before
         case Idle() | Lost():
             return None
-
-
-def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Classify a write by a later read: stored ("there"), may still land ("open"), or may only have before ("over")."""
-    if record is not None and record.nonce == sent.nonce:
-        return "there"
-    return "open" if version == sent.version else "over"
 
 
 PublishStep = Literal["send", "look", "roll_forward", "read_record", "read_path", "never"]

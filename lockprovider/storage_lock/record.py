@@ -1,5 +1,7 @@
 """The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider, and the log in it.
 
+With what all its writers know: `Me`, the `Moment` of a write, and what `became` of one that was `Sent`.
+
 See "The record" and "The log" in `lockprovider/SPECIFICATION.md`.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
@@ -13,9 +15,9 @@ import json
 import zlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
-from fsspec_cas import check_path
+from fsspec_cas import Version, check_path
 from lockprovider.bounded import (
     Undecodable,
     as_flag,
@@ -30,7 +32,7 @@ from lockprovider.bounded import (
     whole_in,
 )
 from lockprovider.errors import Holder, MalformedRecord
-from lockprovider.settings import GRACE_MS
+from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10
@@ -174,6 +176,70 @@ class LockRecord:
                 pending_before=_pending_before(fields.get("pendingBefore"), log) if pending else (),
                 **{_TIMES[n]: as_whole(fields[n] or 0, n, most=_LARGEST_LONG) for n in fields.keys() & _TIMES.keys()},
             )
+
+
+def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
+    all_pending = record.all_pending
+    return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
+
+
+def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
+    """Return until when publishes that clients other than `by` released as pending may be applied; 0 if long past."""
+    pending_until_ms = max(
+        record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
+    )
+    return pending_until_ms if now_ms <= pending_until_ms + _PAST_MS else 0
+
+
+_PAST_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """Constants of one lock client."""
+
+    owner: str
+    settings: LockSettings
+    host: str = ""
+    pid: int = 0
+    waiter_name: str = ""  # shared by clients of one process
+    user: str = ""
+    command: str = ""
+
+    def holds_since(self, now_ms: int) -> Holder:
+        return Holder(self.host, self.pid, now_ms, self.user, self.command)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Time of an event, and a fresh nonce."""
+
+    now_ms: int
+    monotonic_s: float
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A write of the record over `version`, with an unknown outcome."""
+
+    nonce: str
+    version: Version
+    until_s: float
+
+
+Became = Literal["there", "open", "over"]
+
+
+def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
+    """Classify a write by a later read: stored ("there"), may still land ("open"), or may only have before ("over")."""
+    if record is not None and record.nonce == sent.nonce:
+        return "there"
+    return "open" if version == sent.version else "over"
+
+
+def hand_over_s(settings: LockSettings) -> float:
+    return min(settings.validity, HAND_OVER_S)
 
 
 def _log(value: Any, path: str) -> Log | None:

@@ -25,8 +25,6 @@ from lockprovider.storage_lock.machine import (
     Idle,
     Look,
     Lost,
-    Me,
-    Moment,
     PutFailed,
     PutRecord,
     PutWon,
@@ -41,7 +39,7 @@ from lockprovider.storage_lock.machine import (
     step,
 )
 from lockprovider.storage_lock.polling import with_waiter
-from lockprovider.storage_lock.record import LockRecord
+from lockprovider.storage_lock.record import LockRecord, Me, Moment
 from model.search import BrokenPromise
 
 TICK_S = 1.0

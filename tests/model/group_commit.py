@@ -33,19 +33,19 @@ from lockprovider.settings import LockSettings
 from lockprovider.storage_lock import commit_rules as group
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.commit_rules import Intent
-from lockprovider.storage_lock.machine import (
-    AppliedPending,
-    Held,
-    Idle,
+from lockprovider.storage_lock.machine import AppliedPending, Held, Idle, RecordSeen, Release, Rolling, TakeLock
+from lockprovider.storage_lock.record import (
+    Entry,
+    LockRecord,
+    Log,
     Me,
     Moment,
-    RecordSeen,
-    Release,
-    Rolling,
+    Pending,
     Sent,
-    TakeLock,
+    became,
+    pack,
+    pending_after,
 )
-from lockprovider.storage_lock.record import Entry, LockRecord, Log, Pending, pack
 from model.search import BrokenPromise
 
 PROMISES = frozenset({"once", "never", "told", "meet", "order", "keep", "time", "held", "finish"})
@@ -104,7 +104,7 @@ class Rules:
     choose: Callable[..., tuple[Pending, ...]] = group.choose
     combine: Callable[..., LockRecord] = group.combine
     verdict: Callable[..., group._Verdict] = group.verdict
-    became: Callable[..., str] = machine.became
+    became: Callable[..., str] = became
     refused_is_never: bool = False
     any_version: bool = False
     any_log: bool = False
@@ -675,7 +675,7 @@ class GroupCommit:
 
     def _not_there(self, record: LockRecord, writer: Writer) -> tuple[str, ...]:
         there = next((pending for pending in record.all_pending if pending.path == writer.there), None)
-        return tuple(pending.path for pending in machine.pending_after(record, there))
+        return tuple(pending.path for pending in pending_after(record, there))
 
     def _wanted(self, writer: Writer) -> tuple[int, ...]:
         return () if writer.ended else (writer.intent,)

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from lockprovider.storage_lock import commit_rules as group
-from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.commit_rules import Intent
-from lockprovider.storage_lock.record import LockRecord, Log, Pending
+from lockprovider.storage_lock.record import LockRecord, Log, Pending, became
 from model.group_commit import Budget, GroupCommit, Rules
 
 
@@ -88,7 +87,7 @@ def _forgets_what_is_not_there(*args: Any, **more: Any) -> LockRecord:
 
 def _over_unless_there(*args: Any) -> str:
     """What has not landed by now never will."""
-    came = machine.became(*args)
+    came = became(*args)
     return "over" if came == "open" else came
 
 

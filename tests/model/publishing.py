@@ -53,8 +53,6 @@ from lockprovider.storage_lock.machine import (
     Look,
     Lost,
     LostRace,
-    Me,
-    Moment,
     PutFailed,
     PutRecord,
     PutWon,
@@ -67,7 +65,7 @@ from lockprovider.storage_lock.machine import (
     Tick,
     Writing,
 )
-from lockprovider.storage_lock.record import LockRecord, Pending
+from lockprovider.storage_lock.record import LockRecord, Me, Moment, Pending
 from model.search import BrokenPromise
 
 _WRITING = ("take", "known", "seen", "renew", "commit", "release")

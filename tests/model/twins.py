@@ -22,7 +22,6 @@ from lockprovider.storage_lock.machine import (
     Held,
     Idle,
     Lost,
-    Me,
     PutFailed,
     PutRecord,
     PutWon,
@@ -33,7 +32,7 @@ from lockprovider.storage_lock.machine import (
     Tick,
     Writing,
 )
-from lockprovider.storage_lock.record import LockRecord, Log, Pending
+from lockprovider.storage_lock.record import LockRecord, Log, Me, Pending
 from model.clocks import ALLOWANCE_S, Clocks, Timed
 from model.publishing import ANY, Budget, Publishing, Rules
 

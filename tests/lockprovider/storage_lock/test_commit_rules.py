@@ -38,8 +38,8 @@ from lockprovider.storage_lock.commit_rules import (
     next_step,
     verdict,
 )
-from lockprovider.storage_lock.machine import Moment
 from lockprovider.storage_lock.polling import LONGEST_S
+from lockprovider.storage_lock.record import Moment
 
 NOW_MS = 1_700_000_000_000
 RULES = Rules()

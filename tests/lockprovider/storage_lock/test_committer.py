@@ -56,8 +56,8 @@ from lockprovider import (
 from lockprovider.settings import HAND_OVER_S
 from lockprovider.storage_lock import commit_rules, committer
 from lockprovider.storage_lock.commit_writes import Intents
-from lockprovider.storage_lock.machine import Moment
 from lockprovider.storage_lock.polling import LONGEST_S
+from lockprovider.storage_lock.record import Moment
 
 SOON_S = PATIENCE_S
 PATIENT = LockSettings(timeout=SOON_S, poll=0.05)

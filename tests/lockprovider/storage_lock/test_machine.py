@@ -22,8 +22,6 @@ from lockprovider.storage_lock.machine import (
     Look,
     Lost,
     LostRace,
-    Me,
-    Moment,
     PutFailed,
     PutRecord,
     PutWon,
@@ -40,6 +38,7 @@ from lockprovider.storage_lock.machine import (
     step,
 )
 from lockprovider.storage_lock.polling import with_waiter, yield_left_s
+from lockprovider.storage_lock.record import Me, Moment
 
 SETTINGS = LockSettings(validity=100, renew=10)  # so the margin is 10 s
 ME = Me("me", SETTINGS, "host", 7)

@@ -9,7 +9,7 @@ from fsspec_cas import Store, Version
 from fsspec_cas.testing import ManualClock
 from lockprovider import LockRecord, LockSettings, Log
 from lockprovider.storage_lock.commit_writes import Applying, RecordWriter
-from lockprovider.storage_lock.machine import Me
+from lockprovider.storage_lock.record import Me
 
 PATH = "lock.json"
 FREE = LockRecord("another", 0, expired=True, epoch=7, nonce="1", log=Log("1"))

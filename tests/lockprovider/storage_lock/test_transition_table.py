@@ -20,8 +20,6 @@ from lockprovider.storage_lock.machine import (
     Idle,
     Look,
     LostRace,
-    Me,
-    Moment,
     PutFailed,
     PutWon,
     RecordSeen,
@@ -33,6 +31,7 @@ from lockprovider.storage_lock.machine import (
     Tick,
     Writing,
 )
+from lockprovider.storage_lock.record import Me, Moment
 
 ME = Me("me", LockSettings(validity=100, renew=10), waiter_name="mine")
 NOW_MS = 1_000_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fsspec_cas.arguments import LARGEST_NUMBER, shown
 from lockprovider.errors import InvalidSettings
 
 BASE_PATH = "hoodie.base.path"
@@ -223,12 +224,15 @@ def check(config: Mapping[str, object]) -> None:
 
     Also for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key. Empty values pass.
     """
+    for key, value in config.items():
+        if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+            raise InvalidSettings(f"{shown(key)} is larger than {LARGEST_NUMBER}, which no setting of Hudi's is")
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
         raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")
     for key, value in config.items():
         if not isinstance(key, str):
-            raise InvalidSettings(f"{key!r} is no key of Hudi's: keys are text, as 'hoodie.base.path'")
+            raise InvalidSettings(f"{shown(key)} is no key of Hudi's: keys are text, as 'hoodie.base.path'")
         if key.startswith(_OTHER_LOCKS) and PROVIDER not in config:
             raise InvalidSettings(f"{key} {_ANOTHER_LOCK}")
         if key in AZURE:

@@ -5,6 +5,7 @@ Times are of the writers' clocks, so the order of events in two lanes proves not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -24,6 +25,7 @@ _STEPS_MS = (
     *(600_000, 1_800_000, 3_600_000, 7_200_000, 21_600_000, 43_200_000, 86_400_000),
 )
 _SECOND_MS, _MINUTE_MS = 1000, 60_000
+_NO_XML = re.compile(r"[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Shape = Literal["dot", "cross", "triangle", "diamond", "line"]
 _PATHS: dict[Shape, str] = {
@@ -161,7 +163,7 @@ def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
-        name = f"<g><title>{escape(lane.name)}</title>{name}</g>"
+        name = f"<g><title>{_escaped(lane.name)}</title>{name}</g>"
     parts = [name, *(_box(box, y + (LANE - BOX) // 2, BOX, scale) for box in lane.boxes)]
     for mark in lane.marks:
         x = scale.x(mark.at_ms)
@@ -177,7 +179,7 @@ def _box(box: Box, y: int, height: int, scale: _Scale) -> str:
     """Return SVG of a box, at least 2 px wide, with its tooltip, and its label if that fits."""
     x = scale.x(box.start_ms)
     width = max(_LEAST_PX, scale.x(box.end_ms) - x)
-    title = f"<title>{escape(box.words)}</title>" if box.words else ""
+    title = f"<title>{_escaped(box.words)}</title>" if box.words else ""
     shape = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" rx="2"'
     rect = f"<rect {shape} {_look(box)}>{title}</rect>"
     if not box.label or width < _LETTER_PX * (len(box.label) + 2):
@@ -192,7 +194,7 @@ def _look(box: Box) -> str:
 
 
 def _mark(mark: Mark, x: float, y: float, words: str) -> str:
-    title = f"<title>{escape(words)}</title>" if words else ""
+    title = f"<title>{_escaped(words)}</title>" if words else ""
     look = f'd="{_PATHS[mark.shape]}" fill="{mark.colour}" stroke="{mark.colour}" stroke-width="2"'
     return f'<path transform="translate({x:.1f} {y:.1f})" {look}>{title}</path>'
 
@@ -225,4 +227,8 @@ def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
 
 def _text(x: float, y: float, words: str, **style: str) -> str:
     attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{_escaped(words)}</text>'
+
+
+def _escaped(text: str) -> str:
+    return escape(_NO_XML.sub("\ufffd", text))

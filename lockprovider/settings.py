@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
+from fsspec_cas.arguments import shown
 from lockprovider.errors import InvalidSettings
 from lockprovider.hudi_keys import AZURE, BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
 
@@ -67,21 +68,23 @@ class LockSettings:
         max_hold: float | None = None,
     ) -> None:
         times = {"validity": validity, "renew": renew, "timeout": timeout, "poll": poll, "max_hold": max_hold}
-        shown = ", ".join(f"{name}={value!r}" for name, value in times.items() if value is not None or name in _NEEDED)
+        text = ", ".join(
+            f"{name}={shown(value)}" for name, value in times.items() if value is not None or name in _NEEDED
+        )
         values: list[Any] = [value for name, value in times.items() if value is not None or name in _NEEDED]
         if not all(map(_is_number, values)):
-            raise InvalidSettings(f"all times must be numbers of seconds: {shown}")
+            raise InvalidSettings(f"all times must be numbers of seconds: {text}")
         if not isinstance(check_store, bool):
-            raise InvalidSettings(f"check_store={check_store!r} must be True or False")
+            raise InvalidSettings(f"check_store={shown(check_store)} must be True or False")
         if not all(map(math.isfinite, values)):
-            raise InvalidSettings(f"all times must be finite numbers of seconds: {shown}")
+            raise InvalidSettings(f"all times must be finite numbers of seconds: {text}")
         every = validity / _RENEWALS_PER_VALIDITY if renew is None else renew
         if validity <= 0 or every <= 0 or poll <= 0 or (max_hold is not None and max_hold <= 0):
-            raise InvalidSettings(f"validity, renew, poll and max_hold must be above zero: {shown}")
+            raise InvalidSettings(f"validity, renew, poll and max_hold must be above zero: {text}")
         if timeout < 0:
-            raise InvalidSettings(f"timeout must not be below zero: {shown}")
+            raise InvalidSettings(f"timeout must not be below zero: {text}")
         if validity > _LONGEST_S:
-            raise InvalidSettings(f"validity must be at most {_LONGEST_S:.0f}, or readers refuse the record: {shown}")
+            raise InvalidSettings(f"validity must be at most {_LONGEST_S:.0f}, or readers refuse the record: {text}")
         if validity < _RENEWALS_PER_VALIDITY * every * (1 - _ROUNDING):
             raise InvalidSettings(
                 f"validity={validity:g} must be at least {_RENEWALS_PER_VALIDITY} x renew={every:g}: "
@@ -114,14 +117,16 @@ def checked(settings: object) -> LockSettings:
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
-        raise InvalidSettings(f"settings={settings!r} must be LockSettings, e.g. LockSettings(validity=60, renew=5)")
+        raise InvalidSettings(
+            f"settings={shown(settings)} must be LockSettings, e.g. LockSettings(validity=60, renew=5)"
+        )
     return settings
 
 
 def check_functions(**functions: object) -> None:
     for name, function in functions.items():
         if function is not None and not callable(function):
-            raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
+            raise InvalidSettings(f"{name}={shown(function)} must be a function, or left out")
 
 
 def _is_number(value: object) -> bool:
@@ -169,10 +174,10 @@ def from_config(config: Mapping[str, object]) -> Options:
     Raises `InvalidSettings` without `hoodie.base.path`, and as `LockSettings.from_hudi`.
     """
     if not isinstance(config, Mapping):
-        raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
+        raise InvalidSettings(f"config={shown(config)} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
     if not isinstance(base, str) or not base.strip():
-        raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")
+        raise InvalidSettings(f"{BASE_PATH}={shown(base)} must be the table's URL or folder: the lock is kept in it")
     # fsspec reads Hadoop's file:/folder as a relative path.
     url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
     others = {key: value for key, value in config.items() if key not in AZURE}

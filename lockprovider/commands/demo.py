@@ -23,8 +23,8 @@ def add(commands: Commands) -> None:
         help="Run three PySpark pipelines on one table, with a proof and a picture.",
         description="Three PySpark pipelines write one Hudi table of real flights at the same time; then an "
         "independent reader proves that no row was lost, and the run is drawn.",
-        epilog="exit codes: 0 done and proved; 1 a row is missing or a pipeline failed; 2 it could not start, nothing "
-        "was written; 130 interrupted",
+        epilog="exit codes: 0 done and proved; 1 a row is missing, or a pipeline or the run failed; 2 it could not "
+        "start, nothing was written; 130 interrupted",
     )
     option(demo, "--url", "URL", "the table's folder, or s3://BUCKET/FOLDER (default: a new folder)")
     add_storage_options(demo)
@@ -41,8 +41,8 @@ def add(commands: Commands) -> None:
 def _demo(chosen: Any) -> int:
     """Run the demo, with `--serve` on its own S3 server; print the report. `--keep` then waits for Ctrl-C.
 
-    REFUSED if it is not `ok`, INTERRUPTED by Ctrl-C; BAD_INPUT: bad options, missing packages, errors of store or
-    table.
+    REFUSED if it is not `ok` or stopped, INTERRUPTED by Ctrl-C; BAD_INPUT: bad options, missing packages or Java, or an
+    error of store or table before anything was written.
     """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
@@ -51,7 +51,7 @@ def _demo(chosen: Any) -> int:
             "--keep needs --serve, whose server it keeps running; a table in a folder or bucket stays anyway"
         )
     try:
-        from lockprovider.demo.run import Job, run, s3_server  # noqa: PLC0415 - seconds of import below
+        from lockprovider.demo.run import Job, Stopped, run, s3_server  # noqa: PLC0415 - seconds of import below
         from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
         from lockprovider.table.errors import TableError  # noqa: PLC0415
 
@@ -68,8 +68,8 @@ def _demo(chosen: Any) -> int:
     except KeyboardInterrupt:
         complain("lockprovider", "interrupted; all started processes were ended")
         return INTERRUPTED
-    except (NoJava, CasError, TableError) as reason:
-        return _refuse(str(reason))
+    except (NoJava, CasError, TableError, Stopped) as reason:
+        return _refuse(str(reason), REFUSED if isinstance(reason, Stopped) else BAD_INPUT)
     return DONE if result.ok else REFUSED
 
 
@@ -84,6 +84,6 @@ def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
         Event().wait()
 
 
-def _refuse(sentence: str) -> int:
+def _refuse(sentence: str, code: int = BAD_INPUT) -> int:
     complain("lockprovider", " ".join(sentence.split()))
-    return BAD_INPUT
+    return code

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec_cas import CasError, InvalidUrl, Machine, Store, Unavailable, check_url
 from fsspec_cas.command import complain
-from lockprovider import LockSettings
+from lockprovider import LockError, LockSettings
 from lockprovider.demo import proof
 from lockprovider.lanes import FAINT, INK, RED, Box, Curve, Lane, Mark, draw_lanes
 from lockprovider.table import HeartbeatSettings, Table, TableEvent, TableExists, TableSettings, TableSpec
 from lockprovider.table.engines.java import find_java, spark_session
+from lockprovider.table.errors import TableError
 from lockprovider.words import count
 
 if TYPE_CHECKING:
@@ -571,7 +572,7 @@ def run(job: Job, out: Path | None) -> Report:
     """Create the table, run the processes, compare, draw the file `out` (default: in a new folder); return the report.
 
     Sets JAVA_HOME; prints progress; leaves logs in a new folder; rolls back dead processes' writes. Ctrl-C ends all.
-    NoJava, ImportError: nothing was written. CasError, TableError may also come later.
+    NoJava, ImportError, CasError, TableError: nothing was written. Stopped: it may have written.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -586,18 +587,54 @@ def run(job: Job, out: Path | None) -> Report:
     os.environ["JAVA_HOME"] = str(java.home)
     tracks = {role: Track(role) for role in job.roles}
     table_type = "merge_on_read" if job.is_merge_on_read else "copy_on_write"
-    table = Table.create(
-        job.url,
-        TableSpec("flights", proof.SCHEMA, proof.KEYS, ("month",), table_type=table_type),
-        storage_options=job.storage_options,
-        settings=SETTINGS,
-        watcher=lambda event: take(tracks, "", event),
-    )
+    with _as_stopped(job.url):
+        table = Table.create(
+            job.url,
+            TableSpec("flights", proof.SCHEMA, proof.KEYS, ("month",), table_type=table_type),
+            storage_options=job.storage_options,
+            settings=SETTINGS,
+            watcher=lambda event: take(tracks, "", event),
+        )
+        deaths = _follow(job, folder, tracks, f"Java {java.version} from {java.origin}")
+        if deaths and table.timeline().pending_writes:
+            _roll_back_the_dead(table, deaths[-1], world)
+        complain("lockprovider", "reading the table back")
+        comparison, trouble = None, ""
+        try:
+            actual = proof.read(job.url, job.storage_options)
+            comparison = proof.compare(actual, proof.reference(flights, job.months))
+        except Exception as error:  # noqa: BLE001
+            trouble = f"{type(error).__name__}: {error}"
+        picture.write_text(draw(list(tracks.values()), job.title, {one.role: one.at_ms for one in deaths}))
+        took_s = round(world.monotonic_s() - started_s, 1)
+        pending = tuple(table.timeline().pending_writes)
+        return Report(
+            job.url, tuple(tracks.values()), tuple(deaths), comparison, trouble, str(picture), took_s, pending
+        )
+
+
+class Stopped(Exception):
+    """An error ended the demo after it had begun to write."""
+
+
+@contextlib.contextmanager
+def _as_stopped(url: str) -> Iterator[None]:
+    """Raise `Stopped` from an error of the store, table, lock or a file, but TableExists, in the block."""
+    try:
+        yield
+    except TableExists:
+        raise
+    except (CasError, TableError, LockError, OSError) as error:
+        raise Stopped(f"{error}; the run has stopped, and nothing is proved of the table at {url}") from error
+
+
+def _follow(job: Job, folder: Path, tracks: Mapping[str, Track], java: str) -> list[Death]:
+    """Run the processes, filling `tracks` and printing progress; return their deaths in order."""
     deaths: list[Death] = []
     with Processes(job, folder) as processes:
         complain(
             "lockprovider",
-            f"table {job.url}; Java {java.version} from {java.origin}; logs in {folder}; processes {processes}",
+            f"table {job.url}; {java}; logs in {folder}; processes {processes}",
         )
         for role, item in processes.messages():
             if isinstance(item, Death):
@@ -610,19 +647,7 @@ def run(job: Job, out: Path | None) -> Report:
                 one = tracks[role]
                 progress = f"{count(one.commits, 'commit')}, {count(one.events['conflict'], 'conflict')}"
                 complain("lockprovider", f"{role} {item.done}/{item.total}: {item.doing} ({progress})")
-    if deaths and table.timeline().pending_writes:
-        _roll_back_the_dead(table, deaths[-1], world)
-    complain("lockprovider", "reading the table back")
-    comparison, trouble = None, ""
-    try:
-        actual = proof.read(job.url, job.storage_options)
-        comparison = proof.compare(actual, proof.reference(flights, job.months))
-    except Exception as error:  # noqa: BLE001
-        trouble = f"{type(error).__name__}: {error}"
-    picture.write_text(draw(list(tracks.values()), job.title, {one.role: one.at_ms for one in deaths}))
-    took_s = round(world.monotonic_s() - started_s, 1)
-    pending = tuple(table.timeline().pending_writes)
-    return Report(job.url, tuple(tracks.values()), tuple(deaths), comparison, trouble, str(picture), took_s, pending)
+    return deaths
 
 
 def check_target(url: str, storage_options: dict[str, object]) -> str:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeVar
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.arguments import check_whole
+from fsspec_cas.arguments import check_seconds, check_whole, shown
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.compatibility import FAILED_KEYS, METADATA_KEY, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.format.properties import (
@@ -194,12 +194,12 @@ class TableSettings:
             object.__setattr__(self, "failed_writes", _failed(self.failed_writes))
         for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
-                raise InvalidSettings(f"{name}={getattr(self, name)!r} must be {_article(kind)}")
+                raise InvalidSettings(f"{name}={shown(getattr(self, name))} must be {_article(kind)}")
         prefixes = self.carried_keys
         if not isinstance(prefixes, tuple) or not all(isinstance(prefix, str) and prefix for prefix in prefixes):
-            raise InvalidSettings(f"carried_keys={prefixes!r} must be a tuple of texts ({CARRIED_KEY})")
+            raise InvalidSettings(f"carried_keys={shown(prefixes)} must be a tuple of texts ({CARRIED_KEY})")
         if not callable(self.resolution):
-            raise InvalidSettings(f"resolution={self.resolution!r} must be a function of table.timeline.conflict")
+            raise InvalidSettings(f"resolution={shown(self.resolution)} must be a function of table.timeline.conflict")
         check_retention(self.retention)
         _check_every("compaction", self.compaction, CompactEvery)
         _check_every("clustering", self.clustering, ClusterEvery)
@@ -265,7 +265,7 @@ def checked_table_settings(settings: object) -> TableSettings:
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):
-        raise InvalidSettings(f"settings={settings!r} must be TableSettings(...)")
+        raise InvalidSettings(f"settings={shown(settings)} must be TableSettings(...)")
     return settings
 
 
@@ -277,9 +277,13 @@ def check_retention(policy: Policy) -> None:
         case KeepHours(least):
             is_possible = isinstance(least, (int, float)) and 0 <= least < math.inf
         case _:
-            raise InvalidSettings(f"{policy!r} is no retention: give KeepCommits(10), KeepHours(24) or KeepVersions(3)")
+            raise InvalidSettings(
+                f"{shown(policy)} is no retention: give KeepCommits(10), KeepHours(24) or KeepVersions(3)"
+            )
     if not is_possible:
-        raise InvalidSettings(f"{policy} would keep nothing to read: keep one commit or version, or 0 hours, at least")
+        raise InvalidSettings(
+            f"{shown(policy)} would keep nothing to read: keep one commit or version, or 0 hours, at least"
+        )
 
 
 def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: type) -> None:
@@ -287,7 +291,7 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
     if every is None:
         return
     if not isinstance(every, kind):
-        raise InvalidSettings(f"{name}={every!r} must be {kind.__name__}(...) or None")
+        raise InvalidSettings(f"{name}={shown(every)} must be {kind.__name__}(...) or None")
     try:
         check_whole(every.commits, "commits", least=1)
         if isinstance(every, ClusterEvery):
@@ -298,10 +302,12 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
     interval_s, misses = settings.interval_s, settings.misses
-    if not isinstance(interval_s, (int, float)) or isinstance(interval_s, bool) or not 0 < interval_s < math.inf:
-        raise InvalidSettings(f"interval_s={interval_s!r} must be a number of seconds above zero ({_INTERVAL_KEY})")
-    if not isinstance(misses, int) or isinstance(misses, bool) or misses < 1:
-        raise InvalidSettings(f"misses={misses!r} must be a whole number, 1 or more ({_MISSES_KEY})")
+    try:
+        check_seconds(interval_s, "interval_s", finite=True, above=True)
+        check_whole(misses, "misses", least=1)
+    except InvalidInput as error:
+        key = _MISSES_KEY if str(error).startswith("misses") else _INTERVAL_KEY
+        raise InvalidSettings(f"{error} ({key})") from None
 
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -370,12 +376,16 @@ def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
     return every if _flag(options, inline) else None
 
 
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
 def _mode(text: str) -> Mode:
     try:
         return Mode(text.strip().lower())
     except (ValueError, AttributeError):
         modes = ", ".join(mode.value for mode in Mode)
-        raise InvalidSettings(f"{MODE_KEY}={text} is unknown: use {modes}") from None
+        raise InvalidSettings(f"{MODE_KEY}={_plain(text)} is unknown: use {modes}") from None
 
 
 def _failed(text: str) -> FailedWrites:
@@ -383,7 +393,7 @@ def _failed(text: str) -> FailedWrites:
         return FailedWrites(text.strip().upper())
     except (ValueError, AttributeError):
         raise InvalidSettings(
-            f"{FAILED_KEYS[0]}={text} would let files of failed writes become visible one day: use LAZY or EAGER"
+            f"{FAILED_KEYS[0]}={_plain(text)} would let failed writes' files become visible: use LAZY or EAGER"
         ) from None
 
 

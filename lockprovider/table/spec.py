@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from fsspec_cas.arguments import shown
 from lockprovider.table.convert.columns import new_table_schema
 from lockprovider.table.convert.rows import as_stream
 from lockprovider.table.errors import InvalidRecords
@@ -75,19 +76,23 @@ class TableSpec:
         for name in ("record_keys", "partition_by", "bucket_by"):
             object.__setattr__(self, name, named_columns(name, getattr(self, name)))
         if not isinstance(self.name, str) or not self.name.strip():
-            raise InvalidRecords(f"name={self.name!r} must be a text: the table's name")
+            raise InvalidRecords(f"name={shown(self.name)} must be a text: the table's name")
         object.__setattr__(self, "schema", _schema(self.schema))
         if self.ordering is not None and not (isinstance(self.ordering, str) and self.ordering):
-            raise InvalidRecords(f"ordering={self.ordering!r} must be the name of one column")
+            raise InvalidRecords(f"ordering={shown(self.ordering)} must be the name of one column")
         if not isinstance(self.buckets, (int, type(None))) or isinstance(self.buckets, bool):
-            raise InvalidRecords(f"buckets={self.buckets!r} must be a whole number, or None for no bucket index")
+            raise InvalidRecords(f"buckets={shown(self.buckets)} must be a whole number, or None for no bucket index")
         if not isinstance(self.table_type, str) or self.table_type.upper() not in TABLE_TYPES:
-            raise InvalidRecords(f"table_type={self.table_type!r} is unknown: use 'copy_on_write' or 'merge_on_read'")
+            raise InvalidRecords(
+                f"table_type={shown(self.table_type)} is unknown: use 'copy_on_write' or 'merge_on_read'"
+            )
         if not isinstance(self.version, int) or self.version not in READABLE_VERSIONS:
-            raise InvalidRecords(f"version={self.version!r} is not supported: use 8, or 9, which Hudi 1.0 cannot open")
+            raise InvalidRecords(
+                f"version={shown(self.version)} is not supported: use 8, or 9, which Hudi 1.0 cannot open"
+            )
         for flag in ("hive_style", "url_encode"):
             if not isinstance(getattr(self, flag), bool):
-                raise InvalidRecords(f"{flag}={getattr(self, flag)!r} must be True or False")
+                raise InvalidRecords(f"{flag}={shown(getattr(self, flag))} must be True or False")
         _check_visibility(self.visibility)
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets=..., the file groups in each partition")
@@ -137,7 +142,7 @@ class TableSpec:
 
 def _check_visibility(visibility: object) -> None:
     if visibility not in VISIBILITIES:
-        raise InvalidRecords(f"visibility={visibility!r} is none: use {' or '.join(map(repr, VISIBILITIES))}")
+        raise InvalidRecords(f"visibility={shown(visibility)} is none: use {' or '.join(map(repr, VISIBILITIES))}")
 
 
 def _schema(source: Any) -> pa.Schema:
@@ -156,5 +161,5 @@ def named_columns(argument: str, value: object) -> tuple[str, ...]:
     """Return the names as a tuple, one text as one name. Raises `InvalidRecords` for others or repeated names."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise InvalidRecords(f"{argument}={value!r} must be names of columns, each once, e.g. {argument}=('id',)")
+        raise InvalidRecords(f"{argument}={shown(value)} must be names of columns, each once, e.g. {argument}=('id',)")
     return tuple(map(str, names))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import Store
+from lockprovider.recipes.values import check_storable
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.doctor.rules import diagnose
@@ -610,6 +611,8 @@ class Table(TableContext):
         >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
         (True, 2, ())
         """
+        check_storable(user, "user")
+        check_storable(comment, "comment")
         return clean.create_savepoint(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:

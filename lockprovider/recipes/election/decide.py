@@ -259,8 +259,13 @@ def change_since(before: Leader | None, observed: Observed | None, now_s: float)
     """
     leader = leads(observed, now_s)
     if leader is not None:
-        return None if leader == before else Elected(leader)
+        return None if before is not None and _is_same(leader, before) else Elected(leader)
     if before is None:
         return None
     resigned = observed is not None and observed.record.resigned and not observed.is_removed
     return Resigned(before) if resigned else Lapsed(before)
+
+
+def _is_same(leader: Leader, before: Leader) -> bool:
+    """Compare values as JSON: in Python 1 equals True and 1.0."""
+    return leader == before and json.dumps(leader.value) == json.dumps(before.value)

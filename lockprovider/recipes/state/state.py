@@ -13,7 +13,15 @@ from fsspec_cas.arguments import check_seconds, check_whole
 from fsspec_cas.bridge.threads import on_thread, threaded
 from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
-from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update
+from lockprovider.recipes.state.changes import (
+    UNCHANGED,
+    BeginEdit,
+    EndEdit,
+    NotChanged,
+    StateChange,
+    StopEdits,
+    Update,
+)
 from lockprovider.recipes.state.document import Codec, Difference, Document, codec_of, difference
 from lockprovider.recipes.state.writer import StateWriter
 from lockprovider.recipes.values import check_storable, epoch_of
@@ -210,7 +218,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             finally:
                 self._calls_since_s = None
                 _UPDATED.reset(within)
-            return result if isinstance(result, NotChanged) else self.codec.encode(result)
+            return UNCHANGED if isinstance(result, NotChanged) else self.codec.encode(result)
 
         return self._do(Update(next_value, epoch_of(fence), check_storable(reason, "reason")))
 

@@ -38,6 +38,7 @@ from lockprovider.errors import LockError, NotAcquired
 from lockprovider.recipes.base import AtUrl, StoreCheck, process_name
 from lockprovider.recipes.errors import CoordinationError, MalformedObject, Overloaded, StateConflict, StateLocked
 from lockprovider.recipes.state.changes import Update
+from lockprovider.recipes.state.document import difference
 from lockprovider.recipes.state.state import Edit, State
 from lockprovider.recipes.values import check_storable
 from lockprovider.storage_lock.lease import Lease
@@ -241,7 +242,7 @@ class TerraformState:
                 f"its serial is {self.serial}, and that of the stored state is {before.serial}: pull the newer one, or "
                 "push this one by force"
             )
-        if self.serial == before.serial and self.content != before.content:
+        if self.serial == before.serial and any(difference(before.content, self.content)):
             raise StateConflict(
                 f"its serial is {self.serial}, as that of the stored state, and its content is another: pull the "
                 "stored one, or push this one by force"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from fsspec_cas import CasError, Entry, InvalidInput
+from fsspec_cas.arguments import shown
 from fsspec_cas.bridge.threads import in_order
 from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lease
@@ -226,9 +227,11 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
     `Aborted` if its executor is alive.
     """
     if (begin is None) == (hours is None):
-        raise InvalidInput(f"give either instant={begin!r} for one plan, or hours={hours!r} for all older plans")
+        raise InvalidInput(
+            f"give either instant={shown(begin)} for one plan, or hours={shown(hours)} for all older plans"
+        )
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):
-        raise InvalidInput(f"hours={hours!r} must be a number above 0: older plans are removed")
+        raise InvalidInput(f"hours={shown(hours)} must be a number above 0: older plans are removed")
     with table.locked() as lease:
         if begin is not None:
             _refuse_unless_free(table, begin, action)

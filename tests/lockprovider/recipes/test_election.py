@@ -425,6 +425,9 @@ def test_watch_reports_election_resignation_and_lapse(store) -> None:
         assert next(changes).leader.epoch == term.epoch
         term.proclaim("here")
         assert next(changes) == Elected(Leader("a", "here", term.epoch, record_in(store).since_ms))
+        for value in (1, True, [1], [1.0]):
+            term.proclaim(value)
+            assert repr(next(changes).leader.value) == repr(value)
     assert isinstance(next(changes), Resigned)
     usurp(store, resigned=False, name="b", validity_ms=50)
     kinds = [type(next(changes)), type(next(changes))]

@@ -39,6 +39,7 @@ from lockprovider.state import (
     MalformedObject,
     NestedUpdate,
     NoRevision,
+    NotChanged,
     State,
     StateConflict,
     StateLocked,
@@ -82,6 +83,7 @@ def test_state_is_read_updated_and_left_as_it_is(store) -> None:
     first = state.update(lambda value: {**value, "a": 1}, reason="begin")
     assert (first.serial, first.value, first.reason) == (1, {"a": 1}, "begin")
     assert state.update(lambda _: UNCHANGED) == first
+    assert state.update(lambda _: NotChanged()) == first
     assert state.update(lambda value: {**value, "b": [True, None, 1.5, "ü"]}).serial == 2
     assert State(store, PATH).read().value == {"a": 1, "b": [True, None, 1.5, "ü"]}
     assert [one.serial for one in state.history()] == [2, 1]

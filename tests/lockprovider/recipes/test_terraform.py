@@ -184,6 +184,12 @@ def test_state_of_another_lineage_or_a_lower_serial_is_refused(two, query) -> No
     assert one.ask("GET") == (200, state(1, "1d2c"))
 
 
+def test_true_in_place_of_1_is_another_content_of_the_same_serial(two) -> None:
+    one, _ = two
+    assert one.ask("POST", state(7, outputs={"n": 1}))[0] == 200
+    assert "content is another" in one.refused(state(7, outputs={"n": True}), "")
+
+
 def test_encrypted_state_of_opentofu_is_compared_too(two) -> None:
     """GitLab's backend answered 500 to it (gitlab-org/gitlab 450816)."""
     one, _ = two

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +110,10 @@ def _number(kind: Callable[[str], float], least: float, most: float, words: str)
     """Argparse type of numbers from `least` to `most`; `kind` parses, `words` describe them in the error."""
 
     def parse(text: str) -> float:
-        """Parse the text; ArgumentTypeError: no number, NaN, or out of range."""
-        try:
-            number = kind(text)
-        except ValueError:
-            number = math.nan
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
-        return number
+        with suppress(ValueError):
+            if least <= (number := kind(text)) <= most:
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
 
     return parse
 

@@ -183,11 +183,11 @@ def _break(arguments: Any) -> int:
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
     record = status.record
-    if record is not None and arguments.if_owner not in (None, record.owner):
-        return _refused(arguments, status, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
     if record is None or (record.is_free and not record.all_pending):
         _say_seen(arguments, "not_held", status, f"not held: {at} is {status.state}; nothing was written")
         return DONE
+    if arguments.if_owner not in (None, record.owner):
+        return _refused(arguments, status, f"{at} is held by {record.owner}, not by {arguments.if_owner}")
     if not confirmed(arguments, f"{_shown(at, status)}\nBreak it?", "status"):
         _say_seen(arguments, "refused", status, "")
         return REFUSED

@@ -227,6 +227,7 @@ class Signals:
     def stop(self) -> None:
         """Let the next signal raise `Stopped`; drop kept ones."""
         self._ignored, self._send = frozenset(), self._stop
+        self._held.clear()
 
     @staticmethod
     def _stop(number: int) -> None:

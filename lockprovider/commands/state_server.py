@@ -165,7 +165,7 @@ class StateServer:
 
         A right password ends the connection's timeout.
         """
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
+        if not hmac.compare_digest(_raw(request.headers.get("Authorization", "")), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
         self._heard(request.protocol)
@@ -225,11 +225,15 @@ class StateServer:
         return None
 
 
+def _raw(header: str) -> bytes:
+    return header.encode(errors="surrogateescape")  # aiohttp decodes so
+
+
 def _fits_md5(body: bytes, header: str | None) -> bool:
     if header is None:
         return True
     digest = hashlib.md5(body, usedforsecurity=False).digest()
-    return hmac.compare_digest(base64.b64encode(digest), header.strip().encode())
+    return hmac.compare_digest(base64.b64encode(digest), _raw(header.strip()))
 
 
 def _bound(port: int) -> socket.socket:

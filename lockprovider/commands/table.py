@@ -270,13 +270,27 @@ def _read(arguments: Any) -> CommandAnswer:
     reader = table.scan(columns, partitions=_partitions(arguments), **options).to_reader()
     records: list[dict[str, Any]] = []
     for batch in reader:
-        records += batch.slice(0, limit - len(records) if limit else None).to_pylist()
+        part = batch.slice(0, limit - len(records) if limit else None)
+        records += map(_in_python, part.to_struct_array())
         if limit and len(records) >= limit:
             break
     names = tuple(reader.schema.names)
     rows = tuple(tuple(row[name] for name in names) for row in records)
     more = "" if not limit or len(records) < limit else f"the first {limit}; --limit 0 shows all"
     return CommandAnswer(records, f"{len(records)} rows of {table.url}", names, rows, more)
+
+
+def _in_python(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):  # times of years that Python lacks
+        match value:
+            case pa.StructScalar():
+                return {name: _in_python(item) for name, item in value.items()}
+            case pa.ListScalar() if value.values is not None:
+                return [_in_python(item) for item in value.values]
+            case _:
+                return value.cast(pa.string()).as_py()
 
 
 def _doctor(arguments: Any) -> CommandAnswer:

@@ -72,7 +72,7 @@ def add_table_command(
     else:
         why = f"refused: {refused}, or others held the lock"
         codes = exit_codes(why, unknown=_UNKNOWN, unavailable=READS["unavailable"])
-    parser = add_command(commands, name, _answered(run), text, url, codes=codes)
+    parser = add_command(commands, name, partial(_answered, run), text, url, codes=codes)
     option(parser, "--hoodie", "KEY=VALUE", "a setting of Hudi, repeatable", [], action="append")
     return parser
 
@@ -92,27 +92,22 @@ def opened(arguments: Any) -> Table:
     return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
 
 
-def _answered(run: Run) -> Callable[[Any], int]:
-    """Return a command that prints the answer of `run`, and returns the exit code.
+def _answered(run: Run, arguments: Any) -> int:
+    """Call `run`; print its answer, and return the exit code.
 
-    A TableError gives REFUSED (conflict, abort, lost history, existing table) or BAD_INPUT.
+    Prints a TableError (`--debug`: raises); REFUSED: conflict, abort, lost history, existing table; else BAD_INPUT.
     """
-
-    def answered(arguments: Any) -> int:
-        """Run the command; print its answer or TableError (`--debug` raises it)."""
-        try:
-            answer = run(arguments)
-        except TableError as error:
-            if arguments.debug:
-                raise
-            complain("lockprovider", str(error))
-            return REFUSED if isinstance(error, (Aborted, HistoryGone, TableExists, WriteConflict)) else BAD_INPUT
-        if isinstance(answer, int):
-            return answer
-        show(answer, as_json=arguments.json)
-        return answer.code
-
-    return answered
+    try:
+        answer = run(arguments)
+    except TableError as error:
+        if arguments.debug:
+            raise
+        complain("lockprovider", str(error))
+        return REFUSED if isinstance(error, (Aborted, HistoryGone, TableExists, WriteConflict)) else BAD_INPUT
+    if isinstance(answer, int):
+        return answer
+    show(answer, as_json=arguments.json)
+    return answer.code
 
 
 def show(answer: CommandAnswer, *, as_json: bool) -> None:

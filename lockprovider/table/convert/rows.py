@@ -11,6 +11,7 @@ from datetime import date, datetime
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
@@ -108,7 +109,7 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
 
 
 def _may_be_maps(series: Any) -> bool:
-    return isinstance(next((value for value in series if not _is_null(value)), None), (dict, list, tuple))
+    return isinstance(next((value for value in series if not _is_null(value)), None), (dict, *_LISTS))
 
 
 def _is_null(value: Any) -> bool:
@@ -116,6 +117,7 @@ def _is_null(value: Any) -> bool:
 
 
 _NULLS = ("NAType", "NaTType")
+_LISTS = (list, tuple, np.ndarray)
 
 
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
@@ -159,8 +161,8 @@ def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
             for name in names
         ]
         return pa.StructArray.from_arrays(parts, names, mask=mask)
-    if types.is_list(column_type) and all(isinstance(value, (list, tuple)) for value in present):
-        lists = [value or () for value in values]
+    if types.is_list(column_type) and all(isinstance(value, _LISTS) for value in present):
+        lists = [() if value is None else value for value in values]
         inside = _of_objects(list(chain.from_iterable(lists)), column_type.value_type)
         return pa.ListArray.from_arrays(ends_of(list(map(len, lists))), inside, mask=mask)
     return _inferred(values)

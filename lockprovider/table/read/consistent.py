@@ -178,13 +178,13 @@ def rows(
 def commits(table: TableContext) -> CommitHistory:
     """Read the completed writes on the timeline, oldest completion first; caches their metadata."""
 
+    def commit(instant: Instant) -> Commit:
+        return Commit(instant.begin, instant.completion or "", instant.action.value, table.metadata_of(instant))
+
     def look() -> CommitHistory:
-        """List the timeline, read commits; raise Stale if one was archived."""
         done = table.timeline().writes
         try:
-            return CommitHistory(
-                Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done
-            )
+            return CommitHistory(map(commit, done))
         except HistoryGone as error:
             raise Stale(error) from error
 

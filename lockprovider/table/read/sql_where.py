@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -253,7 +253,10 @@ def _plain(text: str) -> str:
 
 
 def _number(text: str) -> int | Decimal:
-    return int(text) if len(text) <= _DIGITS and text.lstrip("+-").isdecimal() else Decimal(text)
+    try:
+        return int(text) if len(text) <= _DIGITS and text.lstrip("+-").isdecimal() else Decimal(text)
+    except InvalidOperation:
+        raise LiteralMisfit(f"{shown(text)} has an exponent that is too large") from None
 
 
 _LITERALS: Mapping[str, Callable[[str], Any]] = {

@@ -142,7 +142,7 @@ def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, in
 def check_no_write(table: TableContext) -> None:
     """List the timeline; raise `Aborted` if a write is pending, whose writer may use the properties.
 
-    The caller holds the lock.
+    The caller holds the lock, except for a dry run.
     """
     pending = table.listed_timeline().pending_writes
     if pending:

@@ -39,8 +39,6 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
     Also deletes statistics of a kept metadata table. `all_in_utc` skips the check of zones. Raises UnsupportedTable if
     the table would not be writable, perhaps `Aborted` for a pending write.
     """
-    if dry_run:
-        return _setting_changes(table, with_key_spelling(table, table.config()), all_in_utc=all_in_utc)
     done: tuple[SettingChange, ...] = ()
     keeps = False
 
@@ -52,6 +50,9 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
             plans.check_no_write(table)
         return shared(config, keeps_listing=keeps) if done else config
 
+    if dry_run:
+        change(table.config())
+        return done
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, change)
         for folder in STATISTICS if keeps else ():
@@ -65,18 +66,20 @@ def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChang
     Raises `Aborted` for a pending write.
     """
     if dry_run:
-        return _removed_settings(table.config())
+        return _removed_settings(table)
     with table.lock.acquire() as lease:
-        done = _removed_settings(table.config())
+        done = _removed_settings(table)
         if done:
-            plans.check_no_write(table)
             plans.change_properties(table, lease, without_shared)
     return done
 
 
-def _removed_settings(config: TableConfig) -> tuple[SettingChange, ...]:
-    remaining = without_shared(config).raw
-    return tuple(SettingChange(key, value, "") for key, value in sorted(config.raw.items()) if key not in remaining)
+def _removed_settings(table: TableContext) -> tuple[SettingChange, ...]:
+    config = table.config()
+    removed = sorted(config.raw.items() - without_shared(config).raw.items())
+    if removed:
+        plans.check_no_write(table)
+    return tuple(SettingChange(key, value, "") for key, value in removed)
 
 
 def set_visibility(table: TableContext, visibility: str) -> None:

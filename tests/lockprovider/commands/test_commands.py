@@ -204,6 +204,7 @@ def test_break_if_owner_spares_everybody_else(local, held_locally):
     assert not at.record().expired
     break_it(at, "--if-owner", held.owner)
     assert at.record().expired
+    assert "not held" in command("break", "--yes", "--if-owner", "somebody", *at.words, code=0).stdout
 
 
 def test_break_of_missing_or_invalid_record_writes_nothing(local):
@@ -586,6 +587,17 @@ def test_signal_sent_by_the_terminal_is_not_sent_to_the_command_again():
     signals.receive(signal.SIGTERM, None)
     signals.pass_to(SimpleNamespace(own_group=False, send=sent.append))
     assert sent == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_signal_that_comes_as_a_command_ends_does_not_reach_the_next_one():
+    signals, sent = Signals(), []
+    signals.hold()
+    signals.receive(signal.SIGUSR1, None)
+    signals.stop()
+    signals.hold()
+    signals.started()
+    signals.pass_to(SimpleNamespace(own_group=True, send=sent.append))
+    assert sent == []
 
 
 def test_signals_ignored_by_nohup_stay_ignored(local, tmp_path):

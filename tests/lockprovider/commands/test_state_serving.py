@@ -167,6 +167,15 @@ def test_password_is_asked_before_the_body(running) -> None:
     assert running.told == []
 
 
+@pytest.mark.parametrize(("name", "status"), [("Authorization", 401), ("Content-MD5", 400)])
+def test_header_that_is_not_utf_8_is_refused(running, name, status) -> None:
+    lines = ["POST /state HTTP/1.1", "Host: x", "Content-Length: 2", f"{name}: \xff"]
+    with running.connect() as asking:
+        asking.sendall("\r\n".join([*lines, *([] if status == 401 else [AUTHORIZATION]), "", "{}"]).encode("latin-1"))
+        assert answer(asking)[0] == status
+    assert running.ask("GET") == (204, b"")
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "LOCK", "UNLOCK", "DELETE"])
 def test_client_without_the_password_learns_and_does_nothing(running, method) -> None:
     assert running.ask("POST", tf(1))[0] == 200

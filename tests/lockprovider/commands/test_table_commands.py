@@ -426,3 +426,14 @@ def test_rows_that_json_has_no_words_for_are_json_all_the_same(tmp_path: Path, r
     assert {(row["x"], row["raw"]) for row in rows} == {
         ("NaN", "/w=="), ("Infinity", ""), ("-Infinity", None), (0.5, "YQ=="), (None, "Yg==")
     }  # fmt: skip
+
+
+def test_time_of_a_year_that_python_lacks_is_read_as_text(tmp_path: Path, run: Any) -> None:
+    time = pa.array([4 * 10**17, 0]).cast(pa.timestamp("us"))
+    rows = pa.table({"id": [1, 2], "at": time, "times": pa.array([[4 * 10**17], []]).cast(pa.list_(time.type))})
+    Table.create(str(tmp_path / "t"), TableSpec("t", rows.schema, "id"), settings=SETTINGS).append(rows)
+    shown = run("read", tmp_path / "t", "--json", "--columns", "at,times").said
+    assert shown == [
+        {"at": "14645-06-30 15:06:40.000000", "times": ["14645-06-30 15:06:40.000000"]},
+        {"at": "1970-01-01 00:00:00", "times": []},
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -45,6 +46,13 @@ def converted(column: str, *values: Any) -> list[Any]:
 )
 def test_map_of_pandas_is_stored_beside_a_null(column: str, value: Any, stored: Any, null: Any) -> None:
     assert converted(column, value, null, value) == [stored, None, stored]
+
+
+def test_maps_in_lists_that_pandas_read_from_arrow_are_stored_again() -> None:
+    rows = pa.table({"l": pa.array([[{"a": 1}, None], [], None], COLUMNS.field("l").type)})
+    frame = rows.to_pandas()
+    assert isinstance(frame["l"][0], np.ndarray)
+    assert as_table(frame, lambda: COLUMNS)["l"].to_pylist() == rows["l"].to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -193,8 +193,9 @@ def test_statistics_are_not_dropped_while_a_writer_may_be_building_them(folder: 
     table = made_by_the_jvm(folder)
     (folder / ".hoodie" / "timeline" / "20261122040000000.commit.requested").write_bytes(b"")
     before = said(folder)
-    with pytest.raises(Aborted, match="is pending"):
-        table.share()
+    for dry_run in (True, False):
+        with pytest.raises(Aborted, match="is pending"):
+            table.share(dry_run=dry_run)
     assert said(folder) == before
 
 
@@ -226,8 +227,9 @@ def test_unshare_is_refused_while_a_write_is_pending(table: Table, folder: Path)
     txn = Transaction(table)
     txn.start()
     before = said(folder)
-    with pytest.raises(Aborted, match="is pending"):
-        table.unshare()
+    for dry_run in (True, False):
+        with pytest.raises(Aborted, match="is pending"):
+            table.unshare(dry_run=dry_run)
     assert said(folder) == before
     txn.rollback()
 

@@ -34,7 +34,7 @@ AVRO_KEY = "parquet.avro.schema"
 SPARK_KEY = "org.apache.spark.version"
 LEGACY_KEY = "org.apache.spark.legacyDateTime"
 
-_SECOND = -2_208_988_800  # from when on Spark's old time zones are today's
+_SECOND = -2_208_988_800  # Since then Spark's old zones are today's.
 _EARLIEST = {
     "DATE": -141_427,  # 1582-10-15
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
@@ -48,8 +48,8 @@ ROW_GROUP_BYTES = 128 << 20
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
     """Return each row's record key: the value's text, or `a:1,b:2` for several fields or if `named`.
 
-    Dates are ISO, booleans lower case, timestamps microseconds since 1970, null and empty text placeholders. Raises
-    `InvalidRecords` as `_texts`, or if a key has no value or is ambiguous.
+    Dates are ISO, booleans lower case, timestamps microseconds since 1970; in composite keys null and empty text become
+    placeholders. Raises `InvalidRecords` for a missing or unusable column, and a key that is ambiguous or has no value.
     """
     texts = [_texts(table, field) for field in fields]
     blank = reduce(pc.and_, (pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True) for text in texts))

@@ -159,7 +159,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _pieces(part: pa.Table, limit: int, added: int = 0) -> Iterator[pa.Table]:
-    """Halve a part until each piece has one row or at most `limit` bytes, `added` more a row; yield them in order."""
+    """Halve a part until each piece has one row, or at most `limit` bytes with `added` a row; yield them in order."""
     waiting = [part]
     while waiting:
         first = waiting.pop()
@@ -200,7 +200,7 @@ def _footer(
 ) -> dict[str, str]:
     """Return a footer's entries: Avro schema, bloom filter, key range.
 
-    Without `key_filter`, hash only keys after the first, of base file `known`.
+    Without `key_filter`, hash only the keys that follow those of base file `known`.
     """
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
@@ -219,7 +219,7 @@ def _footer(
 
 PARQUET_ROWS = 1000  # From here on Parquet is smaller and quicker.
 _BLOCK_BYTES = 256 << 20  # as in JVM writers
-_DELETE_BYTES = 64  # of a delete, besides key, partition and value
+_DELETE_BYTES = 64  # besides key, partition and value
 
 
 def encode_log(

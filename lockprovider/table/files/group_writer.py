@@ -351,9 +351,9 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Raise `InvalidRecords` for `new` partitions inside or around another, new or listed at path prefixes.
+        """Raise `InvalidRecords` for `new` partitions inside or around another, a new one or one listed at `places`.
 
-        If `made`, first deletes these new ones' metafiles.
+        These are path prefixes. If `made`, first deletes the metafiles of these new partitions.
         """
         partitions = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(partitions) for outer in partitions.intersection(outer_of(inner))]

@@ -1,7 +1,4 @@
-"""Lookup of record keys in base files.
-
-A match finds a set of keys in rows; `KeyFile` says which keys one file has.
-"""
+"""Lookup of record keys in base files."""
 
 from __future__ import annotations
 
@@ -143,7 +140,7 @@ class KeyFile:
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
         """Return a mask of the unique keys `wanted` that the file has.
 
-        Reads stored keys only within key range and bloom filter, or by `by_number`, a match of the same keys, its
+        Key range and bloom filter exclude keys; stored keys decide, or `by_number`, a match of the wanted keys, by its
         column.
         """
         mask = self._note.may_have_each(wanted)

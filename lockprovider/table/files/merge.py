@@ -142,6 +142,7 @@ def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
 
 
 def _refuse_loss(file: files.ParquetFile, target: pa.Schema) -> None:
+    """Raise `UnsupportedSchema` if `target` lacks a column of the file, nested ones included."""
     stored = schema.without_meta(file.schema_arrow)
     if stored.equals(target):
         return

@@ -87,7 +87,7 @@ class TablePlace:
         """Return what pyarrow opens: a path and its filesystem, or bytes, read now, and None.
 
         Bytes are of remote files up to 8 MiB or without `size`, and of those in memory. May raise `FileNotFoundError`,
-        for paths later.
+        for a path at its read.
         """
         store = self.store
         if self.is_local:
@@ -101,10 +101,7 @@ class TablePlace:
         return base_file.read_columns(self.open(path), columns)
 
     def open(self, path: str, size: int | None = None) -> base_file.ParquetFile:
-        """Open a base file, and cache its footer's note; without a `size` fetch a remote file whole.
-
-        Raises as `open_base_file`.
-        """
+        """Open a base file as `open_base_file` and cache its footer's note; without `size` fetch a remote one whole."""
         with base_file.reading(path):
             file = base_file.open_base_file(*self.source(path, size), path)
         self.footer_notes.opened(path, file.metadata)
@@ -314,9 +311,9 @@ class FooterNotes:
         return len(store.list(NOTES)) > _OBJECTS
 
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
-        """Read the lock folder's objects; join more than two in a new one, without files that `is_kept` rejects.
+        """Join the lock folder's objects, if more than two, in a new one, without files that `is_kept` rejects.
 
-        Then deletes all sources but the last two. If another merge won, deletes nothing.
+        Then deletes all but the last two sources, unless another merge won.
         """
         notes_by_object = read_notes(store, ())
         names = sorted(notes_by_object)
@@ -428,7 +425,7 @@ def decode_range(kind: str, least: int | str | None, greatest: int | str | None,
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
     """Return plain column `name`'s range, with Arrow type `kind`, over its chunks in all row groups.
 
-    None if they are not its own, lack usable statistics, or there are no rows.
+    None if these are of another column or lack usable statistics, or there are no rows.
     """
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:

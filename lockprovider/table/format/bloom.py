@@ -83,7 +83,7 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield `encode_filters` of these groups; hash all in one pass unless one is too large."""
+    """Yield each group's bloom filter, as `encode_filters`; hash all in one pass unless one is too large."""
     rooms = [_room(len(keys)) for keys in groups]
     if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)

@@ -25,7 +25,7 @@ Hashes = NDArray[np.uint32]
 
 MOST_BUCKETS = 99_999_999
 _DIGITS = 8
-_FIXED = "-0000-0000-0000-000000000000-"  # Source: Hudi `BucketIdentifier.newBucketFileIdForNBCC`.
+_FIXED = "-0000-0000-0000-000000000000-"  # Source: `BucketIdentifier.newBucketFileIdForNBCC`.
 _FACTOR = np.uint32(31)
 _INVERSE = np.uint32(pow(31, -1, 1 << 32))
 _NO_SIGN = np.uint32(0x7FFFFFFF)

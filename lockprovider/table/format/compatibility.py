@@ -43,7 +43,7 @@ SHARED: Mapping[str, str] = MappingProxyType(
     {
         LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
         MODE_KEY: OPTIMISTIC,
-        # JVM writers must not roll back live ones; a job may use the older name.
+        # JVM writers must not roll back live ones, by neither name.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
         METADATA_KEY: "false",  # It would hide commits.
         "hoodie.write.auto.upgrade": "false",
@@ -98,7 +98,7 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
     listing = {METADATA_KEY: "true", STATISTICS_KEY: "false"} if keeps_listing else {}
     spelling = {}
-    # Hudi from 1.1 on refuses to write without a choice.
+    # Hudi from 1.1 on requires a choice.
     if config.has_complex_single_key and config.version <= 8:  # noqa: PLR2004
         spelling = {KEY_CHECK_KEY: "false", properties.KEY_ENCODING: properties.flag_text(not config.names_single_key)}
     return {**SHARED, **mode, **listing, **spelling}
@@ -162,7 +162,7 @@ class Property:
 
 
 KNOWN_PROPERTIES = tuple(Property(**fields) for fields in json.loads(schema_text("known_properties")))
-# Judged like settings of this library's writers.
+# judged like this library's settings
 _WRITERS = (
     *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),
     *("hoodie.archive.", "hoodie.index.", "hoodie.bucket.index."),
@@ -284,7 +284,7 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _property_reasons(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield a reason for each unknown `hoodie.` property, unsupported value, and unusable setting of all writers."""
+    """Yield reasons: each unknown property of Hudi or this library, unsupported value, and unusable writer setting."""
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:

@@ -390,7 +390,7 @@ def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
 
 
 def _delete(record: Any) -> LogDelete:
-    """Convert a decoded Avro delete; one whose ordering value is missing, or int 0 in all columns, gets none."""
+    """Convert a decoded Avro delete; without an ordering value, or with int 0 in all columns, it has no values."""
     name, ordering = record["orderingVal"] or ("", None)
     name = name.removeprefix(_PACKAGE)
     pairs = [_NO_VALUE if ordering is None else (name, ordering["value"])] if name != _ARRAY else _unwrapped(ordering)

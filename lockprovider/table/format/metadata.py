@@ -161,7 +161,7 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode a requested rollback that will delete `paths`, in the plan after `root`."""
+    """Encode a requested rollback that will delete `paths`, which the plan names below `root`."""
     requests = [
         {
             "partitionPath": partition,
@@ -301,7 +301,7 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 
 
 def _one_value(data: bytes) -> Any:
-    """Decode a container file's one value within memory bounds; its schema and codec are untrusted.
+    """Decode an untrusted container file's one value within memory bounds.
 
     Raises `ValueError` for several values or an unknown codec, any other error if damaged.
     """
@@ -348,7 +348,7 @@ def _is_null(avro: Any) -> bool:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion.
+    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion values.
 
     `within` names the enclosing records.
     """

@@ -354,9 +354,9 @@ def _stated(config: TableConfig) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` above 1 MiB, or without a table name.
+    """Parse the file's text; raise `Corrupt` above 1 MiB, or without a table name, table version or layout version.
 
-    Also for a wrong checksum, version, layout version or number of buckets.
+    Also for a wrong checksum or number of buckets.
     """
     if len(data) > _LARGEST:
         raise Corrupt(f"{file_name} has {len(data)} bytes, and {_LARGEST} are the most that is read; restore the file")

@@ -38,7 +38,7 @@ class CleanPlan:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """Files that no clean may remove: names by partition. `at_ms` is epoch ms, UTC."""
+    """Files that no clean may remove: names by partition. `at_ms` is epoch ms."""
 
     user: str
     at_ms: int

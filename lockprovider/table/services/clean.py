@@ -125,9 +125,9 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files, except the metadata table's; complete the clean under the lock and report it.
+    """Delete the planned files, except the metadata table's; complete the clean under the lock.
 
-    Returns None if another cleaner completed it first.
+    Then deletes its heartbeat and reports it. Returns None if another cleaner completed it first.
     """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()

@@ -1,4 +1,4 @@
-"""Steps that table services share: claim times, store, complete and remove instants, find dead ones, change properties.
+"""Steps that table services share.
 
 Each must be safe to repeat: any process may carry out a dead executor's plan.
 
@@ -94,7 +94,7 @@ def complete(
 ) -> str:
     """Publish an action's completed state with content `data`, under `lease`; return the completion time.
 
-    `listed`: records to add to the metadata table before.
+    The metadata table first gets the records `listed`.
     """
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())
@@ -259,7 +259,8 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 def unlist(table: TableContext, begin: str) -> None:
     """Remove a pending or removed instant from the metadata table, if it has one; safe to repeat.
 
-    Call it under the lock before the pending states leave the table: readers would then count the instant as completed.
+    Call it under the lock before the pending states leave the table: after that, readers count the instant as
+    completed.
     """
     if not table.config().named_metadata:
         return

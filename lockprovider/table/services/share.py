@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
     """Write under the lock the properties that JVM writers adopt; return the changes. `dry_run` only returns them.
 
-    Also deletes statistics of a kept metadata table. `all_in_utc` skips the check of zones. Raises UnsupportedTable if
-    the table would not be writable, perhaps `Aborted` for a pending write.
+    Also deletes statistics of a kept metadata table; a pending write then raises `Aborted`. `all_in_utc` skips the
+    check of zones. Raises UnsupportedTable if the table would not be writable.
     """
     done: tuple[SettingChange, ...] = ()
     keeps = False

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,10 @@ class StagedFile:
     path: str
     counts: Mapping[str, int]
 
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -77,13 +82,10 @@ class Stage:
         return StagedFile(path, counts)
 
 
-def remove_staged(place: TablePlace, files: Sequence[StagedFile], folder: str = "") -> None:
-    """Remove the staged `files`, or all in `folder`; ignores store errors."""
-    try:
-        paths = [entry.path for entry in place.store.list(f"{folder}/")] if folder else [file.path for file in files]
-        place.store.delete_all(paths)
-    except CasError:
-        return
+def remove_staged(place: TablePlace, folders: Iterable[str]) -> None:
+    """Remove all files in these folders, also of failed task attempts; ignores store errors."""
+    with suppress(CasError):
+        place.store.delete_all([entry.path for folder in folders for entry in place.store.list(f"{folder}/")])
 
 
 def commit_staged(

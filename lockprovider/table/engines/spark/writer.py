@@ -207,7 +207,7 @@ class WriteJob:
             try:
                 return commit_staged(table, self.stage, files, batch_id)
             finally:
-                remove_staged(table.place, files)
+                remove_staged(table.place, {file.folder for file in files} or {self.stage.folder})
         begin = written[0].begin if self.group is None else self.group.begin
         stats = [stat for result in written for stat in result.stats]
         txn = Transaction.resume(table, begin)
@@ -227,9 +227,8 @@ class WriteJob:
     def abort(self, written: Sequence[TaskResult]) -> None:
         """Remove staged files and roll the write's instants back, except committed ones."""
         if self.stage is not None:
-            staged = {file.path.rpartition("/")[0] for result in written for file in result.staged}
-            for folder in {self.stage.folder, *staged}:  # a stream is planned by another process
-                remove_staged(self.stage.writer.place, (), folder)
+            folders = {file.folder for result in written for file in result.staged}  # of a stream's planning process
+            remove_staged(self.stage.writer.place, folders or {self.stage.folder})
         begun = {result.begin for result in written} | {"" if self.group is None else self.group.begin}
         for begin in begun - {""}:
             rollback.roll_back(self.options.open(), begin)

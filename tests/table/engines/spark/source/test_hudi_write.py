@@ -17,6 +17,7 @@ from lockprovider.table import InvalidRecords, Table, TableExists, WriteConflict
 from lockprovider.table.engines.spark.errors import translated
 from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation
 from lockprovider.table.engines.spark.writer import TaskResult, WriteJob
+from lockprovider.table.format.layout import MARKERS, STAGED
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.conflict import BatchId
@@ -199,3 +200,15 @@ def test_abort_by_another_process_removes_the_staged_files_of_its_tasks(tmp_path
     assert (tmp_path / "t" / staged.path).exists()
     aborting.abort([TaskResult("", [], None, [staged])])
     assert not (tmp_path / "t" / staged.path).exists()
+
+
+def test_commit_removes_the_staged_files_of_failed_attempts(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", SCHEMA, "id", "part"))
+    job = WriteJob(SparkOptions.of({"path": table.url}), HudiWrite.of({f"{W}operation": "upsert"}), SCHEMA)
+    rows = pa.record_batch([pa.array([1]), pa.array(["a"]), pa.array([2])], schema=SCHEMA)
+    assert job.check() is not None
+    assert job.stage is not None
+    _, second = (job.stage.write(iter([rows])) for _ in range(2))
+    job.commit([TaskResult("", [], None, second)])
+    assert table.to_arrow().num_rows == 1
+    assert table.store.list(f"{MARKERS}/{STAGED}") == []

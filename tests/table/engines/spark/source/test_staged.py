@@ -49,7 +49,7 @@ def written(table: Table, operation: WriteOperation, *parts: pa.Table) -> Any:
     try:
         return commit_staged(table, stage, files)
     finally:
-        remove_staged(table.place, files)
+        remove_staged(table.place, [stage.folder])
 
 
 def drawn(dice: random.Random, count: int) -> pa.Table:

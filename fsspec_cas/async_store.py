@@ -378,12 +378,13 @@ class AsyncStore:
         """
         full = self._full_prefix(prefix)
         after = None if start_after is None else self._join(check_start(start_after))
+        keeps_slash = full.startswith("/") or self.backend.name == "local"
         entries: list[Entry] = []
         token: str | None = None
         while True:
             page = await self._sender.repeat(full, partial(self.backend.list_page, full, after, token), timeout)
             for listed in page.entries:
-                path = listed.path if self.root.startswith("/") else listed.path.lstrip("/")
+                path = listed.path if keeps_slash else listed.path.lstrip("/")
                 entries.append(replace(listed, path=path[len(self.root.rstrip("/")) + 1 :] if self.root else path))
             token = page.token
             if token is None or (stop_at is not None and entries and self._is_past(entries[-1].path, prefix, stop_at)):

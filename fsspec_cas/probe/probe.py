@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fsspec_cas.arguments import check_rooted
+from fsspec_cas.arguments import check_rooted, check_whole
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
@@ -79,7 +79,7 @@ def probe(
 
     Raises:
         StoreError: the store is unusable: no such bucket, no access, no answer.
-        InvalidInput: the store has no root, so no bucket.
+        InvalidInput: the store has no root, so no bucket; or fewer than 2 racers.
     """
     opened = Store.from_url(store, storage_options) if isinstance(store, str) else store
     asking = AsyncStore(off_thread(opened.backend), opened.root)
@@ -97,9 +97,10 @@ async def async_probe(
 ) -> Report:
     """Run the checks below a new folder of the store, delete its objects, and report; `progress` follows each check.
 
-    Raises StoreError if the store is unusable, InvalidInput without a root.
+    Raises StoreError if the store is unusable, InvalidInput without a root or two racers.
     """
     check_rooted(store.root)
+    check_whole(racers, "racers", least=2)
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
     await bench.read("reach")  # raises the error of an unusable store, as does the create

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def sentence(done):
     assert len(lines) == 1, lines
     assert lines[0].startswith("fsspec-cas: ")
     return lines[0]
+
+
+def test_file_in_the_root_folder_is_not_one_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = uuid.uuid4().hex
+    (tmp_path / name).write_bytes(b"here")
+    assert f"'/{name}'" in sentence(run("get", f"/{name}", code=2))
 
 
 def options_of(server):

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fsspec
 import pytest
 from patience import said_at_once
 
@@ -203,6 +204,15 @@ def test_path_through_a_file_finds_nothing(store):
     assert store.list("a/b") == []
     with pytest.raises(StoreError):
         store.put_if_absent("a/b", b"")
+
+
+def test_store_without_a_root_lists_paths_that_it_reads(tmp_path):
+    store, folder = Store.from_filesystem(fsspec.filesystem("file")), str(tmp_path)
+    for name in ("a", "b", "c"):
+        store.put_if_absent(f"{folder}/{name}", b"1")
+    listed = [entry.path for entry in store.list(f"{folder}/", start_after=f"{folder}/a", stop_at=f"{folder}/c")]
+    assert listed == [f"{folder}/b"]
+    assert store.read(listed[0]).data == b"1"
 
 
 def test_name_with_final_slash_is_another_object_than_the_file(store):

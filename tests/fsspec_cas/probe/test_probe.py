@@ -17,6 +17,7 @@ from fsspec_cas import (
     AccessDenied,
     AsyncStore,
     BucketNotFound,
+    InvalidInput,
     NotSupported,
     Store,
     Unavailable,
@@ -122,6 +123,12 @@ def test_probe_leaves_nothing_behind(request, name):
     report = probe(url, server.storage_options, racers=2)
     assert report.left_behind == ()
     assert Store.from_url(url, server.storage_options).list("") == []
+
+
+@pytest.mark.parametrize("racers", [0, 1, True, 2.5])
+def test_race_of_fewer_than_two_writers_proves_nothing_and_is_refused(racers):
+    with pytest.raises(InvalidInput, match="racers="):
+        probe("memory://races/x", racers=racers)
 
 
 def test_probe_does_not_touch_existing_objects(gcs_double):

@@ -160,7 +160,8 @@ class Service:
             self._socket.bind(path)
             self.address = UNIX + path
         else:
-            self._socket = socket.create_server((host, 0))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, 0), family=family)
             self.address = f"{TCP}{host}:{self._socket.getsockname()[1]}"
         self._socket.listen(_BACKLOG)
         Worker(self._accept, "broker").start()
@@ -487,9 +488,10 @@ class Broker(Generic[T]):
         try:
             while True:
                 with contextlib.suppress(NotYet):
-                    results = answer.result(_SIGN_S)
+                    answer.exception(_SIGN_S)
                     break
                 send_frame(peer, {"ask": number}, SILENCE_S)
+            results = answer.result()  # its error may be a TimeoutError, too
         except BrokenLink:
             raise
         except (Exception, CancelledError) as error:  # noqa: BLE001 - the asker tries its own store

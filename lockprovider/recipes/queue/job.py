@@ -261,7 +261,7 @@ class Job(ProcessBound):
         else:
             with contextlib.suppress(CasError, CoordinationError):  # the claim lapses
                 counts = isinstance(error, Exception)  # a Ctrl-C is no failure of the message
-                self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
+                self.nack(error=_described(error), counts=counts, delay_s=None if counts else 0.0)
 
     def _must_go_on(self) -> None:
         if self.ended is not None:
@@ -284,6 +284,13 @@ class Job(ProcessBound):
             self.lost.set()
             raise
         self.ended = end.verb
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - its own text fails
+        return type(error).__name__
 
 
 def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:

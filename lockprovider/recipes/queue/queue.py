@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import threading
 from collections import defaultdict, deque
@@ -295,7 +296,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         tue
         Worked(acked=2, failed=0)
         """
-        check_function(fn, "fn", "of a job")
+        check_plain(fn, "fn", "of a job")
         tell = error_handler(on_error)
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
@@ -463,7 +464,13 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
-    return (lambda *_: None) if on_error is None else check_function(on_error, "on_error", "of a job and its error")
+    return (lambda *_: None) if on_error is None else check_plain(on_error, "on_error", "of a job and its error")
+
+
+def check_plain(value: Any, name: str, purpose: str) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(value):
+        raise InvalidInput(f"{name}={value!r} is async, and is not awaited here: give a plain function {purpose}")
+    return check_function(value, name, purpose)
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:

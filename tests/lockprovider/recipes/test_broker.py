@@ -20,11 +20,13 @@ from recipes.queues import PATH, made
 
 from fsspec_cas import InvalidInput, OutcomeUnknown, Store
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.bridge.threads import Later
 from fsspec_cas.machine import Worker
 from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
 from lockprovider.queue import Queue, SequenceGap
-from lockprovider.recipes.broker import BrokenLink, Link, Service, receive_frame, send_frame
-from lockprovider.recipes.broker_rules import offers_of, with_offer
+from lockprovider.recipes.broker import BrokenLink, Broker, Link, Service, receive_frame, send_frame
+from lockprovider.recipes.broker_rules import Bundle, offers_of, with_offer
+from lockprovider.recipes.queue.operations import Beat, QueueCodec
 from lockprovider.recipes.wal.contents import LogManifest
 from lockprovider.wal import Fenced, Wal
 
@@ -54,6 +56,29 @@ def queues(store: Store, opened: ExitStack, count: int, where: bool | str = WHER
     for one in found:
         one.put("first")
     return found
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+def test_broker_listens_at_an_ipv6_address(store, opened) -> None:
+    _, client = queues(store, opened, 2, "::1")
+    assert client.put("second").n == 3
+    assert offer(store)[0].startswith("tcp:::1:")
+
+
+def test_broker_answers_after_a_timeout_of_its_write() -> None:
+    failed: Later[Any] = Later()
+    failed.set_exception(TimeoutError())
+    broker = Broker("", QueueCodec(), lambda _: failed, ManualClock())
+    answers = broker._results(socket.socket(), 1, Bundle((Beat(()),), (False,), lambda: True))
+    assert answers == [{"not_here": True}]
 
 
 def offer(store: Store, path: str = PATH) -> tuple[str, str]:

@@ -458,6 +458,33 @@ def test_message_of_a_thousand_attempts_is_given_back_for_the_longest_pause(stor
     assert queue.claim().attempt == 1025
 
 
+def test_exception_without_text_gives_message_back(store) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    queue = made(store)
+    queue.put("a")
+    with pytest.raises(Mute), queue.claim() as job:
+        raise Mute
+    assert job.ended == "nack"
+    assert [letter.error for letter in queue.peek()] == ["Mute"]
+
+
+async def test_worker_refuses_a_function_that_it_would_not_await(store) -> None:
+    async def later(*_: object) -> None: ...
+
+    queue = made(store)
+    queue.put("a")
+    with pytest.raises(InvalidInput, match="fn=.* is async"):
+        queue.work(later, until_empty=True)
+    with pytest.raises(InvalidInput, match="on_error=.* is async"):
+        queue.work(print, until_empty=True, on_error=later)
+    with pytest.raises(InvalidInput, match="on_error=.* is async"):
+        await AsyncQueue(store, PATH).work(later, until_empty=True, on_error=later)
+    assert queue.stat().ready == 1
+
+
 def ctrl_c() -> None:
     raise KeyboardInterrupt
 

@@ -58,8 +58,6 @@ if hasattr(os, "register_at_fork"):
 
 
 class AtUrl:
-    """Base of objects that a URL opens."""
-
     def __init__(self, store: Store, path: str, world: World | None) -> None:
         if not isinstance(store, Store):
             name = type(self).__name__
@@ -160,7 +158,7 @@ _GCS_PACE_S = 1.0  # a limit of GCS
 _CLOCK = Machine()  # threads wait in real time
 _STARTS_S = 0.001
 # A write waits for as many operations as the last one carried, at most this fraction of its time: else answered callers
-# would split into two groups that take turns.
+# would split into two groups.
 PATIENCE = 0.15
 LEARNED_S = 60.0  # after throttling
 THROTTLED_PACE_S = 1.0
@@ -232,7 +230,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return len(self._backlog.waiting) + len(self._arrived)
 
     def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
-        """Add an operation to the next write, and return the future of its result (`answer`, or a new one).
+        """Add an operation to the next write, and return its result's future (`answer`, or a new one).
 
         Starts the writing thread unless it runs. An `uncancellable` future ignores `cancel`. Raises CoordinationError
         once closed, Overloaded beyond 10,000 waiting ones.

@@ -445,7 +445,7 @@ class Broker(Generic[T]):
     def _listening(self) -> Offer | None:
         """Start this process's broker on the first call; return its address and key.
 
-        None: closed, or it could not start, which is logged, and not tried again.
+        None: closed, or it did not start, which is logged, and not tried again.
         """
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
@@ -478,8 +478,8 @@ class Broker(Generic[T]):
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
         """Submit a bundle to this process's batcher, and return its encoded results.
 
-        Sends the peer a sign of life each 0.5 s. After an error each result is `NotHere`; BrokenLink cancels the
-        bundle, unless a write took it.
+        Sends the peer a sign of life each 0.5 s. After an error each is `NotHere`; BrokenLink cancels the bundle,
+        unless a write took it.
         """
         try:
             answer = self._submit(bundle)
@@ -520,8 +520,7 @@ class Handover(Generic[T]):
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
         """Return the operations to write here, with `nothing` in place of those left out, which it remembers.
 
-        Left out are foreign operations of closed connections, or for which `adds_a_name` returns True. `sent` marks
-        those that may be done.
+        Left out are foreign operations of closed connections, or for which `adds_a_name` is True. `sent`: may be done.
         """
         self._left_out = {}
         hung_up: dict[int, bool] = {}

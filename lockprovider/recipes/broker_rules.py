@@ -38,7 +38,7 @@ class Forgotten(Exception):
 
 
 class NotHere(Exception):
-    """The broker did not carry out the operation, or (`sent`) may have."""
+    """The broker did not do it, or (`sent`) may have."""
 
     def __init__(self, message: str = "", *, sent: bool = False) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class Bundle(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign(Generic[T]):
-    """One operation of a bundle; with `sent` it may be done."""
+    """An operation of a bundle; `sent`: it may be done."""
 
     operation: T
     bundle: Bundle[T]

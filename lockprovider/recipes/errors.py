@@ -42,7 +42,7 @@ class StateConflict(CoordinationError):
 
 
 class NestedUpdate(CoordinationError):
-    """The function of an update started another one, which would wait for itself."""
+    """An update's function started another update, which would wait for itself."""
 
 
 class NoRevision(CoordinationError, LookupError):
@@ -102,7 +102,7 @@ class LogFull(CoordinationError):
 
 
 class Trimmed(CoordinationError):
-    """The requested records are gone: go on at slot `first`, the first kept one."""
+    """The requested records are gone: go on at `first`, the first kept slot."""
 
     def __init__(self, message: str = "", first: int = 0) -> None:
         super().__init__(message, first)

@@ -92,7 +92,7 @@ def _check_json(value: Any, argument: str, levels: int) -> None:
 
 
 class NumberRanges:
-    """Set of whole numbers, as sorted ranges; beyond 1000 ranges it forgets the lowest. Not thread-safe."""
+    """A set of whole numbers, as up to 1000 ranges; the lowest are forgotten."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []  # first, last
@@ -102,7 +102,7 @@ class NumberRanges:
         return index >= 0 and number <= self._ranges[index][1]
 
     def add(self, number: int) -> None:
-        """Add a number, joining it to the ranges next to it."""
+        """Add a number, and join it to the ranges beside it; beyond 1000 ranges forget the lowest."""
         if number in self:
             return
         first = last = number
@@ -148,8 +148,8 @@ class FailedNumbers:
     ) -> list[Any]:
         """Call `carry_out` with the operations not held up, if any; return results in order.
 
-        Those held up get SequenceGap. `named`: each one's number. Records failed ones; an error of `carry_out` fails
-        all, and is raised.
+        Others get SequenceGap. `named`: each one's number. Records failed ones; an error of `carry_out` fails all, and
+        is raised.
         """
         gaps = self.held_up(named)
         taken = [operation for index, operation in enumerate(operations) if index not in gaps]

@@ -133,8 +133,6 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A message that failed too often, or was buried."""
-
     message: Message
     why: str
     at_ms: int
@@ -146,7 +144,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment; `messages` is None unless it is new or was read.
+    """`messages` is None unless the segment is new or was read.
 
     `first`: their lowest order. `due_ms`: when one may be delivered (0: now).
     """
@@ -170,7 +168,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Contents:
-    """The object's contents; `ready` and `segments` are in the order of delivery."""
+    """`ready` and `segments` are in the order of delivery."""
 
     id: str
     settings: QueueSettings = field(default_factory=QueueSettings)
@@ -350,17 +348,15 @@ def _producer(stored: list[Any]) -> tuple[int, int, str]:
 
 
 # 1. A message with a key stays in the object: whether an earlier one has its key must be known without a read.
-# 2. A segment comes back whole, when no message in the object would be delivered before its first one. Delayed messages
+# 2. A segment comes back whole, when no message in the object would be delivered before its first. Delayed messages
 #    have their own segments, which count once one is due.
 # 3. A segment is written before the object names it, and removed after it no longer does. If its writer's base version
-#    is gone and the object does not name it, no version ever will.
+#    is gone and the object does not name it, none ever will.
 SEGMENT = 1000  # messages
 IN_OBJECT = 2000  # ready messages without a key
 
 
 class SegmentWanted(Exception):
-    """The segment must be read first."""
-
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
@@ -414,7 +410,7 @@ def with_messages(contents: Contents, loaded: Mapping[str, tuple[Message, ...]])
 def _cut(loose: list[Message], now_ms: int, stem: str, most_bytes: int) -> Segment:
     """Move up to 1000 messages from the end of `loose`, all delayed or all due, into a new segment.
 
-    It has at most `most_bytes`, or one larger message. `loose` needs two messages, and keeps one.
+    It has at most `most_bytes`, or one larger message. `loose`, of two or more, keeps one.
     """
     waits = _due_ms(loose[-1], now_ms) > 0
     taken: list[Message] = []

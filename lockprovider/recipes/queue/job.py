@@ -35,7 +35,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class QueueStat:
-    """Counts of messages, from one read. `delayed` of the ready ones are not due yet.
+    """Counts of messages, from one read. `delayed` of the ready ones are not due.
 
     `put` counts all ever, `bytes` those in the queue's object; `segments` objects hold more. `rev` is for
     `Queue.purge`.
@@ -105,7 +105,7 @@ _LINGER_S = 1.0
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
-_MOST_DOUBLINGS = 9  # exceed the longest delay
+_MOST_DOUBLINGS = 9  # exceed the longest
 
 
 class Job(ProcessBound):
@@ -193,8 +193,8 @@ class Job(ProcessBound):
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
         """Give the message back for delivery after `delay_s`, with `error` (at most 500 characters).
 
-        After its last attempt it is a dead letter, unless `counts=False` takes the attempt back. The default delay is 2
-        s, doubling with each attempt, at most 300 s. Raises what `ack` raises.
+        After its last attempt it is a dead letter, unless `counts=False` takes the attempt back. By default 2 s,
+        doubled by each attempt, at most 300 s. Raises what `ack` raises.
 
         >>> job.nack(delay_s=0, error="no file yet")
         >>> again = queue.claim()

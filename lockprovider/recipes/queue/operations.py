@@ -107,7 +107,7 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Write the object unchanged, so that writes begun earlier fail."""
+    """Write the object unchanged: writes begun earlier fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def carry_out_all(
         spill(contents, now_ms, batch[-17:])
         contents.rev += 1
         contents.recent = (*contents.recent, batch)[-RECENT:]
-        remembered = max(SETTLED, len(contents.settled) - settled)  # at least those of this write
+        remembered = max(SETTLED, len(contents.settled) - settled)  # at least this write's
         for token in [*contents.settled][: max(0, len(contents.settled) - remembered)]:
             del contents.settled[token]
     return results
@@ -328,8 +328,8 @@ def _is_first(contents: Contents, message: Message) -> bool:
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
     """End a claim: ack removes the message and puts `then`, bury makes it a dead letter, nack gives it back.
 
-    A repeat changes nothing. Raises QueueFull for `then`; without this claim ClaimLost, or Forgotten for an ack that
-    may be done.
+    A repeat changes nothing. Raises QueueFull for `then`; without this claim ClaimLost, or Forgotten if an ack may be
+    done.
     """
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
@@ -420,7 +420,7 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 def _purge(contents: Contents, rev: int) -> int:
     """Remove ready and dead messages, and references to segments; return how many messages.
 
-    Raises StateConflict unless the revision is `rev` and `contents` has not changed.
+    Raises StateConflict unless the revision is `rev` and `contents` unchanged.
     """
     if contents.rev != rev or contents.changed:
         raise StateConflict(

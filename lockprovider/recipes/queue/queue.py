@@ -80,7 +80,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         )
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._last_seqs: dict[str, int] = {}
-        self._acknowledged: defaultdict[str, NumberRanges] = defaultdict(NumberRanges)  # by producer
+        self._acknowledged: defaultdict[str, NumberRanges] = defaultdict(NumberRanges)
         self._init_state()
 
     def _reset(self) -> None:
@@ -190,7 +190,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             return [*receipts, *map(self._receipt, waiting)]
         except Exception:
             for each in waiting:
-                with contextlib.suppress(Exception):  # the first error is raised
+                with contextlib.suppress(Exception):  # the first is raised
                     self._receipt(each)
             raise
 
@@ -474,9 +474,9 @@ def check_plain(value: Any, name: str, purpose: str) -> Callable[..., Any]:
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
-    """Call `fn(job)`, then ack unless it ended the job; return whether either raised, after `tell(job, error)`.
+    """Call `fn(job)`; unless it ended the job, ack, or give back if it raised.
 
-    An exception of `fn` gives the message back.
+    Returns whether any raised, after `tell(job, error)`.
     """
     try:
         with job:
@@ -513,9 +513,9 @@ class AsyncJob(EnteredByTasks[Job]):
 async def _failed_task(
     job: AsyncJob, fn: Callable[[AsyncJob], Coroutine[Any, Any, object]], tell: Callable[[AsyncJob, Exception], object]
 ) -> bool:
-    """Await `fn(job)`, then ack unless it ended the job; return whether either raised, after `tell(job, error)`.
+    """Await `fn(job)`; unless it ended the job, ack, or give back if it raised.
 
-    An exception of `fn` gives the message back.
+    Returns whether any raised, after `tell(job, error)`.
     """
     try:
         async with job:

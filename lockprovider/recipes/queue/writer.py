@@ -45,7 +45,7 @@ Given = QueueOperation | Foreign[QueueOperation]
 
 
 class Segments:
-    """Segments of one queue, in the folder `<queue>.d/segments`."""
+    """Segments of a queue, in `<queue>.d/segments`."""
 
     def __init__(self, store: Store, path: str, timeout_s: float) -> None:
         self._store = store
@@ -77,10 +77,10 @@ class _SegmentGone(Exception):
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of one batch.
+    """Progress of a batch.
 
     `tries`: results of each write, by its id; `touched`: segments made or promoted; `base`: the version that the last
-    try was to replace. `full`: why no messages are added.
+    try was to replace; `full`: why no messages are added.
     """
 
     handover: Handover[QueueOperation]
@@ -114,7 +114,7 @@ class QueueWriter:
         self.reset()
 
     def reset(self) -> None:
-        self._arrived = Signal()  # set and replaced once messages arrive
+        self._arrived = Signal()  # set once messages arrive
         self._order = FailedNumbers()
         self._broker.reset()
 
@@ -290,8 +290,7 @@ class QueueWriter:
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
         """Read the queue.
 
-        Once the batch may have been sent, retries Unavailable until `deadline_s`, and other errors become
-        OutcomeUnknown.
+        Once the batch may have been sent, retries Unavailable until `deadline_s`; other errors become OutcomeUnknown.
         """
         failures = 0
         while True:

@@ -1,4 +1,4 @@
-"""Decisions of a log's writer: what a batch of operations does, and how its write ends. Pure.
+"""Decisions of a log's writer: what a batch does, and how its write ends. Pure.
 
 1. A batch is written at slot s, if its place is empty, or still has slot s - R of a ring of R places.
 2. After a refusal the writer reads the place. If a later slot has used it, the table of producers in the last slot
@@ -31,7 +31,7 @@ class Append:
     """Append a record once.
 
     Attributes:
-        took: epoch of the name that the client took, or may have; 0: it has sent nothing.
+        took: epoch of the name that the client took, or may have; 0: has sent nothing.
         known: numbers up to this are in the log.
         epoch: under which the client leads; 0: none.
         since: epoch of a client that does not lead; None: the writer's.
@@ -246,7 +246,7 @@ class AppendStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Appending:
-    """A batch of operations, until each has its result.
+    """A batch, until each operation has its result.
 
     Attributes:
         search_from: a written slot, where the search for the end starts.

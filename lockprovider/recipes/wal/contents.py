@@ -85,7 +85,7 @@ class Appended:
 class LogBatch:
     """One slot's records from `start` on; go on at `end`. `at_ms`: the writer's clock (epoch ms).
 
-    `sealed`: the end of the log, without records; `successor` is the log that goes on.
+    `sealed`: the log ends, without records; `successor` goes on.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> done = log.append(b"first")
@@ -205,8 +205,8 @@ def _reader(name: str) -> str:
 # The last slot alone shows what the log has of each producer. `batch`, the write's id, settles a lost answer, and makes
 # each write's bytes differ. An optional "broker" names the processes that write for others: {host:[address,key]}.
 #
-# "sealed", in the last slot of a sealed log, names the log that goes on, or is empty. Such a slot has no records and
-# format 2, which versions without seals refuse.
+# A sealed log's last slot has "sealed" (the next log, or ""), no records, and format 2, which versions without seals
+# refuse.
 _FORMAT, _SEALED_FORMAT = 1, 2
 _LENGTH = 4
 
@@ -230,7 +230,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A slot without its records. `led`: the leader of `epoch` still leads. `sealed`: the next log or "", if sealed."""
+    """A slot without records. `led`: the leader of `epoch` still leads. `sealed`: the next log, "", or None: open."""
 
     log: str
     slot: int = NOT_YET

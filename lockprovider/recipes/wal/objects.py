@@ -157,7 +157,7 @@ class LogObjects:
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
         """Write a slot if its place is absent, or has the version `condition`; cache a won version.
 
-        Each 64th slot updates the manifest's hint in the background.
+        Each 64th updates the manifest's hint in the background.
         """
         self._store_check.require()
         path = self.slot_path(head.slot)
@@ -307,7 +307,7 @@ def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch
 
 
 class LogReader(ProcessBound):
-    """A reader whose position is kept in the log: it goes on where it had committed, in any process.
+    """A reader whose position is kept in the log: any process goes on where it had committed.
 
     Attributes:
         position: opened at, or committed last.
@@ -384,7 +384,7 @@ class LogReader(ProcessBound):
         fields: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            """Return the reader's next JSON, and set `fields` to it. `data`: the stored one (None: none).
+            """Return the reader's next JSON, and set `fields` to it. `data`: the stored one, if any.
 
             Raises Fenced if another process opened the reader.
             """
@@ -446,7 +446,7 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 def make_room(objects: LogObjects, slot: int) -> None:
     """Free the place of `slot` in a ring by raising the floor, if needed; raise LogFull if it is still kept.
 
-    The floor rises to the slowest reader, if any, or with `retain="slots"` by up to an eighth of the ring.
+    It rises to the slowest reader, if any, or with `retain="slots"` by up to an eighth of the ring.
     """
     if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
         return

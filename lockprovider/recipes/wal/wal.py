@@ -320,7 +320,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return LogInfo(*ring, next_position(last), last.epoch, last.led, named, readers, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more operations, wait for waiting ones, at most `timeout` seconds, and stop the broker.
+        """Refuse operations, wait for waiting ones, at most `timeout` seconds, and stop the broker.
 
         >>> log.close(timeout=10)
         """

@@ -276,7 +276,8 @@ class Appender(ProcessBound):
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
         """Append records, many to a write, and return results, both in order. A named producer needs a `first` number.
 
-        After an error some may be in the log: with a name repeat the same call; without one it would append them twice.
+        After an error some may be in the log: a producer repeats the same call; without a name it would append them
+        twice.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import Action, data_file_at, heartbeat_path, parse_log_file
+from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.rewrite import compaction
+from lockprovider.table.rewrite.executor import RewriteTask, run_in_threads
 
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
 
@@ -231,6 +234,22 @@ def test_clean_after_compaction_removes_whole_slices(table: Table) -> None:
     )  # fmt: skip
     with pytest.raises(HistoryGone, match="a clean removed"):
         content(table, as_of=past)
+
+
+def test_committed_compaction_is_returned_though_its_markers_cannot_be_removed(tmp_path: Path) -> None:
+    table = a_table(tmp_path / "t", "by commit")
+    before, temp = changed(table), tmp_path / "t" / ".hoodie" / ".temp"
+
+    def write_and_break_the_folder_of_markers(tasks: Sequence[RewriteTask]) -> list[WriteStat]:
+        stats = list(run_in_threads(tasks))
+        shutil.rmtree(temp)
+        temp.symlink_to(temp.name)
+        return stats
+
+    (done,) = compaction.compact_table(table, write_and_break_the_folder_of_markers)
+    temp.unlink()
+    assert table.history()[-1].instant == done.instant
+    assert content(table) == before
 
 
 def test_restore_over_a_compaction_takes_its_base_files_back(table: Table) -> None:

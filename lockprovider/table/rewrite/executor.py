@@ -216,7 +216,8 @@ def complete(
         completion = plans.complete_write(table, lease, begin, action, metadata)
     if due := table.place.footer_notes.take_due(stats):
         checkpoint.store_notes(table, begin, due)
-    plans.remove_files(table, begin, ())
+    with contextlib.suppress(CasError):  # it is committed; `doctor` names markers that are left
+        plans.remove_files(table, begin, ())
     return completion
 
 

@@ -92,7 +92,7 @@ class LossReason(enum.Enum):
 
 
 class LeaseLost(LockError):
-    """The lease lapsed, was taken over, broken, or released; see `reason`, and `why` for people."""
+    """The lease lapsed, was taken over, broken, or released: see `reason`; `why` is for people."""
 
     next_step = "stop the work and acquire the lock again; what was not published will never appear"
 
@@ -111,7 +111,7 @@ class PublishUnknown(LockError):
 
 
 class Unappliable(LockError):
-    """A decided publish cannot be applied, so no client can take the lock; `lockprovider break URL` sets it aside.
+    """A decided publish cannot be applied, so no client can take the lock until `lockprovider break URL` sets it aside.
 
     `occupied`: other bytes are at its path.
     """

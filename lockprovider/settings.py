@@ -1,4 +1,4 @@
-"""Settings of a lock: from arguments, or, with Hudi's lower bounds, from Hudi's keys or options behind a URL.
+"""Settings of a lock: from arguments, or, with Hudi's lower bounds, from its keys or a URL's options.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -35,15 +35,15 @@ class LockSettings:
     Attributes:
         validity: how long a lease lives without renewal, at most 100 years
             (`hoodie.write.lock.storage.validity.timeout.secs`).
-        renew: interval of renewals, by default a tenth of `validity` (`hoodie.write.lock.storage.renew.interval.secs`).
+        renew: interval of renewals, by default a tenth of `validity`
+            (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
-        poll: longest interval at which a waiting client reads the record
-            (`hoodie.write.lock.wait_time_ms_between_retry`); a waiter in the record may sleep up to 4.5 s.
+        poll: longest interval between a waiting client's reads (`hoodie.write.lock.wait_time_ms_between_retry`); a
+            waiter in the record may sleep up to 4.5 s.
         check_store: whether S3 stores other than Amazon's must prove that they obey conditions: see
             `fsspec_cas.probe.proof.require_safe_for_locks`.
         max_hold: how long a lease is renewed (None: until release). Then its holder gets `LeaseLost`, and other clients
             can take the lock when it lapses.
-        margin_s: seconds before `validUntil` at which a holder treats its lease as lapsed; follows from `validity`.
 
     >>> lockprovider.LockSettings(validity=60).renew
     6.0
@@ -138,7 +138,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options read from a URL or config; absent `settings` and `on` (the lock's path) are None."""
+    """Options read from a URL or config; absent ones are None. `on`: the lock's path."""
 
     url: str
     settings: LockSettings | None = None
@@ -148,7 +148,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A setting's name and unit: `per_s` units make a second; `whole` refuses fractions."""
+    """A setting's name and unit, `per_s` to a second; `whole` refuses fractions."""
 
     name: str
     unit: str = "seconds"

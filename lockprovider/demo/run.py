@@ -619,7 +619,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def _as_stopped(url: str) -> Iterator[None]:
-    """Raise `Stopped` from an error of the store, table, lock or a file, but TableExists, in the block."""
+    """Raise `Stopped` from a block's error of store, table, lock or file, except TableExists."""
     try:
         yield
     except TableExists:

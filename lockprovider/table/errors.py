@@ -31,11 +31,11 @@ class UnsupportedTable(TableError):
 
 
 class UnsupportedSchema(TableError):
-    """A column has a type that cannot be stored, or the schema change is not allowed."""
+    """A column's type cannot be stored, or the schema change is not allowed."""
 
 
 class InvalidRecords(TableError):
-    """The rows cannot be written: a null key, a duplicate key, a missing column."""
+    """The rows cannot be written: a null or duplicate key, a missing column."""
 
 
 _SHOWN = 80
@@ -133,7 +133,7 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
     """Rows that do not fit the table's columns; nothing was written.
 
     Attributes:
-        misfits: all misfits of types, or the first value that does not fit.
+        misfits: all misfits of types, or the first value's.
         path, given, wanted, row, value: those of the first misfit.
     """
 
@@ -159,10 +159,10 @@ class WriteConflict(TableError):
 
     Attributes:
         instant: begin time of the instant that lost.
-        lost_to: file name of the instant that won: a completed one, a planned clustering, or a restore; `ARCHIVED` if
-            it was archived since.
+        lost_to: file name of the winner: a completed instant, a planned clustering, or a restore; `ARCHIVED` if
+            archived since.
         file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
-        keys: the record keys that both inserted, if keys are checked.
+        keys: record keys that both inserted, if keys are checked.
     """
 
     def __init__(

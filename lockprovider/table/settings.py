@@ -1,4 +1,4 @@
-"""Settings of a table's writers, by the names of this library or by Hudi's keys.
+"""Settings of a table's writers, by names of this library or Hudi's keys.
 
 Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
 """
@@ -149,19 +149,18 @@ class TableSettings:
             buckets and an ordering column: writes that read nothing conflict with no others. README.md, "Non-blocking
             writers", has what is NOT promised.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
-        resolution: the rule for which other writes a write loses to (see `conflict`).
+        resolution: the rule of which other writes a write loses to (see `conflict`).
         retention: what a clean keeps by default.
         archival: how many commits an archival leaves on the timeline by default.
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
             It lists all files.
-        compaction: the number of commits after which a committing writer also compacts a merge-on-read table; None:
-            never.
-        clustering: the same for clustering, on tables without buckets.
+        compaction: after how many commits a committing writer also compacts a merge-on-read table; None: never.
+        clustering: the same, for tables without buckets.
         index: the table's expected index; None: any.
         check_keys: whether a commit compares its new keys with those that others inserted since its snapshot.
-        carried_keys: prefixes of keys of the commit metadata (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
-            `hoodie.write.rolling.metadata.keys`). Each commit copies these keys, under the lock, from the last commit
-            with some.
+        carried_keys: prefixes of commit metadata keys (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
+            `hoodie.write.rolling.metadata.keys`), which each commit copies, under the lock, from the last that has
+            some.
         read_from_metadata: whether reads list files by the metadata table. Worthwhile from about 50,000 files on.
         write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`); None:
             as the table's properties say.

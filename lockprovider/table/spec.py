@@ -30,28 +30,27 @@ from lockprovider.table.settings import IndexSettings
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """Definition of a new table: columns, keys, partitions, storage.
+    """Definition of a new table.
 
     `url_encode`, `buckets` and `table_type` cannot be changed later.
 
     Attributes:
-        schema: the columns, without Hudi's meta columns; or rows with these columns (a DataFrame, a pyarrow Table).
-        record_keys: the columns that together identify a row. A single text names one column, here and below.
-        partition_by: the columns whose values make the folders.
-        ordering: the column whose higher value wins between two rows with one key. None: the later commit wins.
+        schema: the columns, without Hudi's own; or rows with them (a DataFrame, a pyarrow Table).
+        record_keys: columns that together identify a row. A single text names one column, here and below.
+        partition_by: columns whose values make the folders.
+        ordering: column whose higher value wins between two rows with one key; None: the later commit wins.
         hive_style: name folders `month=1` instead of `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
             `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value.
-        buckets: the number of file groups in each partition; a row's key selects its file group (Hudi's bucket index).
-            Keys are then never looked up, and two writers that insert the same new key conflict. None: keys are looked
-            up.
-        bucket_by: the columns of the record key that select the bucket; empty for all.
-        table_type: `copy_on_write`: a change rewrites the files of its file groups. `merge_on_read`: a change goes into
-            log files, which readers merge until a compaction does.
-        version: the table version, 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade a table of version 9.
+        buckets: number of file groups in each partition; a row's key selects its own (Hudi's bucket index). Keys are
+            then never looked up, and two writers that insert the same new key conflict. None: keys are looked up.
+        bucket_by: key columns that select the bucket; empty: all.
+        table_type: `copy_on_write`: a change rewrites its file groups' files. `merge_on_read`: it goes into log files,
+            which readers merge until a compaction does.
+        version: 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade 9.
         visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers. But JVM
-            Hudi's incremental queries MAY THEN MISS COMMITS, as may every other reader that takes the largest
-            completion time in a listing as its checkpoint. Readers of this library stay exact.
+            Hudi's incremental queries MAY THEN MISS COMMITS, as may other readers whose checkpoint is the largest
+            listed completion time. Readers of this library stay exact.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")

@@ -65,8 +65,8 @@ class Table(TableContext):
     NOT promised:
 
     - Anything, if writers bypass the table's lock.
-    - Detection of two writers that insert the same new key at once. A bucket index (`TableSpec.buckets`) detects
-      them; so does `check_keys`, if all writers use it.
+    - Detection of two writers that insert the same new key at once, but by a bucket index (`TableSpec.buckets`), or by
+      `check_keys` of all writers.
 
     Raises:
         CasError: the store failed.
@@ -101,8 +101,8 @@ class Table(TableContext):
     ) -> Table:
         """Create a table with one empty commit that carries its schema, and make it shared (see `share`).
 
-        `exist_ok`: open an existing table instead, if key, partitions and their folders, ordering, type and buckets fit
-        `spec`.
+        `exist_ok`: open an existing table instead, if key, partitions and their folders, ordering, type and buckets are
+        the spec's.
 
         Raises:
             TableExists: a table exists (with `exist_ok`: a different one); nothing was changed.
@@ -130,8 +130,8 @@ class Table(TableContext):
     def version(self) -> str:
         """The completion time of the last commit, 17 digits of UTC; empty without commits.
 
-        Each access reads the timeline. `as_of`, `changes`, `savepoint` and `restore` accept a version, and mean the
-        table after that commit. They also accept:
+        Each access reads the timeline. A version means the table after that commit. `as_of`, `changes`, `savepoint` and
+        `restore` also accept:
 
         - a `CommitResult`, or a `Commit` of `history()`
         - the begin time of a savepoint
@@ -321,7 +321,7 @@ class Table(TableContext):
         """Delete rows by key and partition columns, or by a condition: SQL text or a pyarrow expression.
 
         Other columns of `keys` and unknown keys are ignored. A non-blocking writer also uses the ordering column, and
-        then conflicts with no other writer. With a condition, rows that other writers add in new file groups after the
+        then conflicts with no other writer. With a condition, rows that others add in new file groups after the
         snapshot stay. `retries`, `extra`: see `append`.
 
         Raises:
@@ -422,7 +422,7 @@ class Table(TableContext):
     def run_inline_services(self) -> None:
         """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
 
-        Also compacts the metadata table if due. A failed service raises nothing; the watcher is notified.
+        Compacts the metadata table, too. A failed service raises nothing; the watcher is notified.
 
         >>> table.run_inline_services()  # nothing, by default
         """
@@ -538,7 +538,7 @@ class Table(TableContext):
         return clustering.schedule_clustering(self, rule)
 
     def run_clustering(self, instant: str) -> ClusteringResult:
-        """Run a scheduled clustering, also one of JVM Hudi, or continue one whose executor died.
+        """Run a scheduled clustering, as `run_compaction` a compaction.
 
         Raises:
             HistoryGone, Aborted: as `run_compaction`.
@@ -574,8 +574,8 @@ class Table(TableContext):
     def sweep(self) -> tuple[str, ...]:
         """Roll back dead writers, finish dead rollbacks, restores, cleans; returns their begin times.
 
-        Also removes clusterings that a dead process was to run itself, old heartbeats with their markers, intents of
-        dead writers, and checkpoints of ended logs. Other scheduled services stay.
+        Also removes clusterings that a dead process was to run itself, old heartbeats with their markers, dead writers'
+        intents, and checkpoints of ended logs. Other scheduled services stay.
 
         >>> table.sweep()  # no writer has died
         ()

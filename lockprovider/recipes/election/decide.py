@@ -1,8 +1,8 @@
 """Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
 1. A candidate takes a second off the record's age by the store's clock: both times are whole seconds.
-2. A leader's belief counts from the SEND of its last successful write. Counted from the answer, two could believe.
-3. A leader resigns by a write, not by a delete: each epoch is given once.
+2. A leader's belief counts from the SEND of its last successful write. From the answer, two could believe.
+3. A leader resigns by a write, not a delete: each epoch is given once.
 4. A candidate recognizes its write by its id: a write without an answer may come later.
 """
 
@@ -199,7 +199,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The leader was elected, leads at the first read, or has proclaimed another value.
+    """A leader was elected, leads at the first read, or has proclaimed another value.
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
     >>> with election.lead():

@@ -160,7 +160,7 @@ class Election(Recipe):
 
         - "event": nothing more.
         - "interrupt": `Deposed` is raised in `main`, every second until it ends; not in code that blocks in C.
-        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. By default `grace` is the
+        - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. The default `grace` is the
           margin by which a leader stops believing before others may lead.
 
         This candidate stands again only after `main` has ended. After `stop` the result is None. Raises what `lead`

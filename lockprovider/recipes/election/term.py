@@ -376,7 +376,7 @@ _LOOK_S = 0.2
 
 
 class Deposed(BaseException):
-    """Raised in work whose term is lost. Not an `Exception`, so that no handler goes on by mistake."""
+    """Raised in work whose term is lost; no `Exception`, so that no handler goes on by mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,8 +422,8 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
 def ended_by_itself(error: BaseException | None, term: Term) -> bool:
     """Return True if work ended without `error` while it led, False if its term was lost; else raise the error.
 
-    After Deposed, CancelledError, TermLost or Fenced, renews the term first, to see if it is lost; other errors are
-    always raised.
+    After Deposed, CancelledError, TermLost or Fenced, first renews the term, to see if it is lost; raises others
+    always.
     """
     if error is None:
         return not term.lost.is_set()

@@ -214,8 +214,8 @@ class StateWrite:
     def looked(self, now: Document | None) -> StateWrite:
         """Return the write, with its verdict or next step, after a read of the path (None: no object).
 
-        At the same serial, the write's id decides. An older one, or no object where none was: write again. A newer one:
-        read the history. Another lineage, or an object removed: `untold`, or `never` for a first write.
+        At its serial, the write's id decides. An older one, or no object where none was: write again. A newer one: read
+        the history. Another lineage, or an object removed: `untold`, or `never` for a first write.
         """
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)

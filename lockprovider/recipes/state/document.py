@@ -3,8 +3,8 @@
 {"format": 1, "lineage": uuid, "serial": n, "write": uuid, "epoch": n, "by": "host, pid 7", "at": epoch ms, "reason":
 text | absent, "edit": {"epoch", "by", "since", "open", "reason"} | absent, "value": ...}
 
-`serial` rises by one with each write. The first write makes the `lineage`, so no (lineage, serial) has two contents.
-`write` is the write's id, and makes its bytes unique.
+`serial` rises by one with each write. The first makes the `lineage`, so no (lineage, serial) has two contents. `write`
+is the write's id, and makes its bytes unique.
 """
 
 from __future__ import annotations

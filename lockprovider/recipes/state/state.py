@@ -308,7 +308,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Read the lock of edits and the state; return the lock's state, holder, and reason, if it has begun an edit.
+        """Read the lock of edits and the state; return the lock's state, its last holder, and that edit's reason, if
+        begun.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()

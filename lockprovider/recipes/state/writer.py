@@ -165,7 +165,7 @@ class StateWriter:
         """Write changes together, again after lost races; return each's error or the last document (None: no state).
 
         Unavailable: others won until the timeout. If an open edit locks a change, acquires and releases the lock of
-        edits, to see whether the editor lives. May trim the history in the background.
+        edits, to see if the editor lives. May trim the history in the background.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s

@@ -230,9 +230,10 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read the slices' keys; return misplaced rows by base file, and keys in several file groups by partition, if any.
+    """Read the slices' keys; return misplaced rows by a slice's first file, and keys in several file groups by partition.
 
-    Needs a bucket index for the first, `all_keys` for the second, or reads nothing. Adds errors to `unread`.
+    Only counts above 0. Needs a bucket index for the first, `all_keys` for the second, or reads nothing. Adds errors to
+    `unread`.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Checks of a table's facts: the rules R1 to R7 that all writers of a shared table must keep, and more.
+"""Checks of a table's facts: the rules R1 to R7 of all writers of a shared table, and more.
 
 Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstantTimeGenerator`, `UpgradeDowngrade`,
 `HoodieTableFileSystemView`, `FSUtils.getAllPartitionPaths`.

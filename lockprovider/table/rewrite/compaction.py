@@ -1,7 +1,6 @@
 """Compaction: merge the log files of file slices into new base files, while writers continue.
 
-Writers and compactions never conflict: a log completed after the compaction's begin belongs to the new slice, whenever
-it began.
+Writers and compactions never conflict: a log completed after the compaction's begin belongs to the new slice.
 
 Source: Hudi `HoodieCompactor`.
 """

@@ -48,7 +48,7 @@ _AT_ONCE_BYTES = 256 << 20  # of stored files
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Picklable part of a plan; a repeated run finds the files that it wrote. `held`: stored bytes in memory."""
+    """Picklable part of a plan; a repeated run finds its files. `held`: stored bytes in memory."""
 
     write: Callable[[], list[WriteStat]]
     held: int = 0

@@ -49,7 +49,7 @@ _DECODING = (
 
 
 class Undecodable(ValueError):
-    """Error of bytes that no writer of this library makes."""
+    """Error of bytes that no writer here makes."""
 
 
 @contextlib.contextmanager

@@ -132,4 +132,4 @@ class NotPicklable(LockError, TypeError):
 
 
 class InvalidSettings(LockError, ValueError):
-    """The settings are out of range or contradict each other."""
+    """Settings are out of range or contradict each other."""

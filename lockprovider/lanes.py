@@ -74,7 +74,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Curve between moments of two lanes, by number."""
+    """Curve between moments of two lanes, by their numbers."""
 
     lane: int
     at_ms: int

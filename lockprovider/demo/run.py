@@ -55,7 +55,7 @@ SETTINGS = TableSettings(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """URL of the table ("": a new folder), its type, and the demo's months."""
+    """The table's URL ("": a new folder) and type, and the demo's months."""
 
     url: str
     storage_options: dict[str, object]
@@ -322,8 +322,7 @@ class Processes:
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
         """Yield messages by role, and a `Death` for each failed process, until all have ended; end process groups.
 
-        Sends "go" to all after each one's first message or end, a failed role to the rest, "alone" to a compactor left
-        alone.
+        Sends "go" to all after each one's first message or end, a dead role to the rest, "alone" to a lone compactor.
         """
         starting = set(self.running)
         while self.running:
@@ -572,7 +571,7 @@ def run(job: Job, out: Path | None) -> Report:
     """Create the table, run the processes, compare, draw the file `out` (default: in a new folder); return the report.
 
     Sets JAVA_HOME; prints progress; leaves logs in a new folder; rolls back dead processes' writes. Ctrl-C ends all.
-    NoJava, ImportError, CasError, TableError: nothing was written. Stopped: it may have written.
+    Stopped: it may have written; other errors: nothing was written.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -671,7 +670,7 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
 
 
 def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
-    """Wait until dead pipelines' heartbeats have expired; roll them back by an empty append."""
+    """Wait for the expiry of dead pipelines' heartbeats; roll their writes back by an empty append."""
     complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
     ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000

@@ -79,7 +79,7 @@ class Mode(str, Enum):
 class FailedWrites(str, Enum):
     """When a failed writer's files are rolled back.
 
-    LAZY: by another writer, once the heartbeat is too old. EAGER: by the next write, even if their writer lives.
+    LAZY: by another writer, once the heartbeat is too old. EAGER: by the next write, even of a living writer.
     """
 
     LAZY = "LAZY"
@@ -211,7 +211,7 @@ class TableSettings:
             raise InvalidSettings(self.archival.fault)
 
     def check(self, config: TableConfig) -> None:
-        """Raise `InvalidSettings` if the table has another index, or lacks what non-blocking writes need."""
+        """Raise `InvalidSettings` for another index, or a table unfit for non-blocking writes."""
         if self.index is not None:
             self.index.check(config)
         if self.mode is Mode.NON_BLOCKING:
@@ -224,7 +224,7 @@ class TableSettings:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
-        """Read a JVM writer's settings from its configuration; keys that do not matter here are ignored.
+        """Read a JVM writer's settings; keys that do not matter here are ignored.
 
         Missing keys have Hudi's defaults, so the default mode is `single_writer`; but without
         `hoodie.archive.automatic` no archival follows a commit, and without `hoodie.metadata.enable` the table's

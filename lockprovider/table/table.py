@@ -154,7 +154,7 @@ class Table(TableContext):
     def snapshot(self, timeline: Timeline | None = None, *, as_of: PointInTime = None) -> Snapshot:
         """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
-        With `timeline` it may name files that a clean has removed; without, the read then repeats.
+        With `timeline` it may name files that a clean removed; without, the read then repeats.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -185,8 +185,8 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: an argument has the wrong kind; by methods of the scan: a column or time is unknown.
-            HistoryGone: by methods of the scan: that moment cannot be read (any more).
-            UnsupportedTable: by methods of the scan: the table has log files, and an unknown way to merge rows.
+            HistoryGone: by methods: that moment cannot be read (any more).
+            UnsupportedTable: by methods: the table has log files, and an unknown way to merge rows.
 
         >>> table.scan(["id"], "fare is null").to_arrow().to_pylist()
         [{'id': 2}]
@@ -296,12 +296,11 @@ class Table(TableContext):
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
     ) -> CommitResult:
-        """Insert rows, or replace them if their key is in the same partition; and delete the keys in `deletes`.
+        """Insert rows, or replace them if their key is in the same partition; delete the keys in `deletes`.
 
         The rows have all columns of the table. Of several rows with one key, stored ones too, the highest value in the
-        ordering field wins; without an ordering field the last row. A key in both arguments is deleted. With
-        `check_keys`, a key that another writer inserted since the snapshot is a conflict. Other arguments: see
-        `append`.
+        ordering field wins; without that field the last row. A key in both arguments is deleted. With `check_keys`, a
+        key that another writer inserted since the snapshot is a conflict. Other arguments: see `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as `append`; also for a missing column.
@@ -346,8 +345,8 @@ class Table(TableContext):
     ) -> CommitResult:
         """Replace all rows of the table, or of `partitions` (paths, as folders are named), by `rows`.
 
-        Rows that other writers append after the snapshot stay; another overwrite of a partition since then is a
-        conflict. `retries`, `extra`: see `append`.
+        Rows that others append after the snapshot stay; another overwrite of a partition since then is a conflict.
+        `retries`, `extra`: see `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as `append`; also for a row of another partition.
@@ -363,8 +362,8 @@ class Table(TableContext):
         """Add columns, null in older rows, in a commit of their own; no file is rewritten.
 
         Add a field inside a column by its path (`st.y`, `l.element.y` of a list, `m.value.y` of a map), or by a wider
-        struct. You cannot drop, rename or retype a column. Writers that began before this commit and commit after it
-        get `WriteConflict`.
+        struct. You cannot drop, rename or retype a column. Writers that began before and commit after this get
+        `WriteConflict`.
 
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
@@ -404,8 +403,8 @@ class Table(TableContext):
         """Run `fn` in a transaction and commit it; after a conflict run it again on a fresh snapshot.
 
         `fn` may run `retries` + 1 times and, if `retries` is above 0, again if the table's properties changed before
-        its first write. It must read only from its transaction. `extra`: see `append`; `check_keys`: see `upsert`;
-        `pinned`: see `transaction`.
+        its first write. It must read only from its transaction. `extra`: see `append`; `check_keys`: `upsert`;
+        `pinned`: `transaction`.
 
         Raises:
             Aborted: also if the table's properties changed and `retries` is 0.
@@ -601,8 +600,8 @@ class Table(TableContext):
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
 
-        An existing savepoint stays unchanged. Returns the commit's begin time, which names the savepoint in Hudi, and
-        is a version.
+        An existing savepoint stays unchanged. Returns the commit's begin time, which names the savepoint, and is a
+        version.
 
         Raises:
             HistoryGone: no such commit exists, or files that it needs were cleaned or are about to be.
@@ -674,7 +673,7 @@ class Table(TableContext):
         """Write the properties by which JVM Hudi's Spark writers share the table; returns the changes.
 
         A running JVM job that began without the lock takes none until its restart. A transaction in progress ends with
-        `Aborted`. If writers here keep a metadata table's listing, its statistics are deleted. `all_in_utc`: confirm
+        `Aborted`. Deletes the statistics of a metadata table whose listing writers here keep. `all_in_utc`: confirm
         that all writers ran in UTC; a copy of a table with local times needs it.
 
         Raises:
@@ -702,7 +701,7 @@ class Table(TableContext):
         """Find faults of the table, with the next step for each; writes nothing.
 
         Works on tables that cannot be written here, too; `lockprovider table doctor URL` also on those that cannot be
-        opened. `keys`: also read all record keys, and count those in several file groups.
+        opened. `keys`: read all record keys, and count those in several file groups.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
         []

@@ -17,10 +17,8 @@ from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, unde
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format, copied
 
-# {"format": 1, "epoch": n, "owner": uuid, "name": text, "validity_ms": n, "resigned": bool, "heir": text,
-# "since_ms": n, "value": JSON, "write": uuid}
-#
-# `owner` is the candidate's id, `heir` is to lead next. `since_ms`: by the leader's clock. `write` is the write's id.
+# JSON of the fields and "format": 1. `owner` is the candidate's id, `heir` is to lead next, `write` is the write's id.
+# `since_ms`: by the leader's clock.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
 LARGEST_VALUE = 3 << 20  # bytes

@@ -94,7 +94,7 @@ class Election(Recipe):
         """Wait until this candidate is elected, and return the term, which a thread renews.
 
         Takes two requests if no candidate leads, else one conditional GET each `poll`. The last may add 20 s. While
-        this candidate leads, another call waits for the end of its term.
+        this candidate leads, another call waits.
 
         Raises:
             NotElected: a candidate led for `timeout` seconds (None: for ever), or `stop` was called.
@@ -198,7 +198,7 @@ class Election(Recipe):
             self._term.give_up("this candidate was stopped")
 
     def close(self) -> None:
-        """Stop, and resign the term; if the store fails, the term lapses.
+        """Stop, and resign; if the store fails, the term lapses.
 
         >>> election.close()
         """
@@ -214,7 +214,7 @@ class Election(Recipe):
         return self._stopping.is_set()
 
     def leader(self) -> Leader | None:
-        """Return the leader, as far as an observer can know, by one conditional GET; None: no candidate leads.
+        """Return the leader, as far as an observer can know, by one conditional GET; None: none leads.
 
         >>> with election.lead():
         ...     election.leader().name

@@ -194,9 +194,7 @@ class LostEvent(Signal):
 
 
 class Term:
-    """A term of this candidate, renewed by a thread until you leave its `with` or `resign`.
-
-    A forked child finds it lost.
+    """A term of this candidate, renewed by a thread until you leave its `with` or `resign`; lost in a forked child.
 
     Attributes:
         epoch: rises with each term: `fence=term`.
@@ -238,7 +236,7 @@ class Term:
 
     @property
     def deadline_s(self) -> float:
-        """End of this process's belief in the term, on `time.monotonic`'s clock."""
+        """End of this process's belief in the term (`time.monotonic`)."""
         return self._leading.deadline_s
 
     def check(self) -> None:
@@ -267,7 +265,7 @@ class Term:
         Raises:
             TermLost: nothing was written.
             OutcomeUnknown, StoreError: do it again.
-            InvalidInput: it is no JSON, or has more than 3 MiB.
+            InvalidInput: it is no JSON, or above 3 MiB.
 
         >>> term.proclaim({"port": 8080})
         >>> election.leader().value
@@ -303,9 +301,7 @@ class Term:
         self._end(self._candidate.over(self._leading, why, LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
-        """Call `call` once the term is over, on the thread that notices, or at once if it is over already.
-
-        Its error is only logged.
+        """Call `call` once the term is over, on the thread that notices, or at once if it is over already; log errors.
 
         >>> term.when_lost(lambda: print("stop"))
         >>> term.resign()

@@ -32,7 +32,7 @@ UNCHANGED: Final = NotChanged()
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace the value by `fn`'s result, unless UNCHANGED; only at `serial`, if given."""
+    """Replace the value by `fn`'s result, unless UNCHANGED; only at `serial`, if any."""
 
     fn: Callable[[Any], Any]
     fence: int = 0
@@ -49,7 +49,7 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """Write the value of an edit of `serial`, which stays open if it `goes_on`."""
+    """Write an edit's value; the edit stays open if it `goes_on`."""
 
     epoch: int
     serial: int

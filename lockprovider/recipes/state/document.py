@@ -156,7 +156,7 @@ LARGEST_STATE = 176 << 20
 
 
 class Codec(Protocol[V]):
-    """Converts values to JSON, and back. Each result shares nothing with the argument.
+    """Converts values to JSON, and back. Results share nothing with the argument.
 
     >>> class Words:
     ...     def encode(self, value):

@@ -58,7 +58,7 @@ class Revision(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Holder of the lock of edits, with the reason of the last edit.
+    """Holder of the lock of edits, and its last edit's reason.
 
     >>> lockprovider.state.open("memory://docs/orders.json").who().state
     'absent'
@@ -121,14 +121,14 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         default: makes the value of a state that does not exist yet.
         keep: revisions kept before the current one.
         edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": the edit gets `StateConflict`.
-        timeout: seconds for an update with all its tries.
+        timeout: seconds for an update with all tries.
         pace_s: seconds between two writes (default: 1 on GCS, else 0).
 
     Attributes:
         lock_path: path of the lock of edits.
 
     Raises:
-        MalformedObject, StoreError: from any request: the object is not a state, or the store failed.
+        MalformedObject, StoreError: from any request: the object is no state, or the store failed.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
     >>> state.update(lambda old: {**old, "day": "mon"}).value
@@ -240,7 +240,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         Raises:
             NotAcquired: other clients edited it until the timeout.
             LeaseLost, Fenced: another client has begun an edit since; nothing was written.
-            StateConflict: it was changed since it was read; nothing was written.
+            StateConflict: it was changed since the begin; nothing was written.
             OutcomeUnknown, Unavailable: as `update`.
 
         >>> with state.edit(reason="migration 13", timeout=60) as doc:
@@ -308,8 +308,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         )
 
     def who(self) -> Editor:
-        """Read the lock of edits and the state; return the lock's state, its last holder, and that edit's reason, if
-        begun.
+        """Read the lock of edits and the state; return the lock's state, last holder, and that edit's reason, if begun.
 
         >>> with state.edit(reason="migration 13"):
         ...     who = state.who()
@@ -347,7 +346,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         self._do(StopEdits(shown.status.record.epoch))
 
     def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
-        """Find the outcome of a write that raised `error`, here or elsewhere; may send that write again.
+        """Find the outcome of a write that raised `error`, here or elsewhere; may send it again.
 
         None: it was not done, and never will be. OutcomeUnknown: it is still unknown.
 

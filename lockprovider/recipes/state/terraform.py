@@ -162,7 +162,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here if `identity` is its ID or None; if none is held, None or "" breaks the state's lock.
+        """Release the lock held here if `identity` is its ID or None; if none is held, None or "" breaks the state's.
 
         The ID released last succeeds again, and breaks its lock if the store had failed to release it; others get 409.
         """

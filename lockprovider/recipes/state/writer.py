@@ -207,7 +207,7 @@ class StateWriter:
         return turn
 
     def _editor(self) -> NotAcquired | None:
-        """Acquire and release the lock of edits; return the refusal, if any."""
+        """Acquire and release the lock of edits; return any refusal."""
         try:
             self.new_lock().acquire(0.0).release()
         except NotAcquired as refusal:

@@ -83,9 +83,9 @@ class Facts:
         archive_left: archived instants still on the timeline.
         archive_hidden: archived writes that `archive_left` hides: they count as never committed.
         listing: differences between the metadata table and the files; None if readers use none.
-        unread: errors of files that no other fact is about, by path.
-        misplaced: number of rows in the wrong bucket, by file.
-        repeated: number of keys in several file groups, by partition; None if not read.
+        unread: errors of files without another fact, by path.
+        misplaced: rows in the wrong bucket, by file.
+        repeated: keys in several file groups, by partition; None if not read.
     """
 
     properties: TableConfig | str
@@ -230,10 +230,9 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read the slices' keys; return misplaced rows by a slice's first file, and keys in several file groups by partition.
+    """Read the slices' keys; return misplaced rows by first file, and keys in several file groups by partition.
 
-    Only counts above 0. Needs a bucket index for the first, `all_keys` for the second, or reads nothing. Adds errors to
-    `unread`.
+    Counts rows only with a bucket index, keys only with `all_keys`; leaves out zeros. Adds errors to `unread`.
     """
     strays: dict[str, int] = {}
     counts: dict[str, int] = {}

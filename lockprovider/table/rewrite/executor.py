@@ -89,7 +89,7 @@ def schedule(
 
 
 def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
-    """Start the heartbeat thread of this process's own plan, made `owned`; raise `Aborted` if it was removed."""
+    """Start the heartbeat thread of this process's own, `owned` plan; raise `Aborted` if it was removed."""
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.resume():
         raise _taken_over(begin, action)
@@ -112,13 +112,13 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return begin times of pending plans without a live executor; writes a heartbeat for each, to compare ages."""
+    """Return begin times of pending plans without a live executor; writes heartbeats, to compare ages."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """A plan's run by this process, with the sizes of the table's files by path."""
+    """A plan's run by this process. `sizes`: of the table's files by path."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned
@@ -249,7 +249,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _probe_executor(table: TableContext, begin: str) -> bool:
-    """Return whether a plan's executor is alive; writes a heartbeat meanwhile, to compare ages."""
+    """Return whether a plan's executor is alive; writes a heartbeat, to compare ages."""
     with plans.claim_with_heartbeat(table, table.listed_timeline()):
         return begin not in plans.dead_among(table, [begin])
 

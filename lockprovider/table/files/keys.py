@@ -143,7 +143,10 @@ class KeyFile:
         Key range and bloom filter exclude keys; stored keys decide, or `by_number`, a match of the wanted keys, by its
         column.
         """
-        mask = self._note.may_have_each(wanted)
+        try:
+            mask = self._note.may_have_each(wanted)
+        except Corrupt as error:
+            raise Corrupt(f"base file {self.path!r}: {error}") from error
         if not mask.any():
             return mask
         if by_number is not None and is_whole(self._file.schema_arrow, by_number.column):

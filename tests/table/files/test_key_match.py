@@ -13,6 +13,7 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.files.keys import KeyFile, NumberMatch, TextMatch, number_match, text_match
 from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.place import FooterNote, TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.format.schema import RECORD_KEY, with_meta
@@ -144,3 +145,12 @@ def test_keys_of_a_file_are_looked_up_once_each(tmp_path: Path) -> None:
     expected = [int(key) in range(0, 20_000, 2) for key in each.to_pylist()]
     assert file.has(each).tolist() == file.has(each, number_match(each, "id", COLUMNS)).tolist() == expected
     assert file.among(asked).to_pylist() == [str(number) for number in range(0, 20_000, 2)]
+
+
+def test_damaged_bloom_filter_is_reported_with_its_file(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", COLUMNS, ("id",)))
+    table.append(pa.table({"id": [1]}))
+    one, place = table.snapshot().slices[0], TablePlace(table.url, None)
+    place.footer_notes.add(one.path, FooterNote(None, "damaged"))
+    with pytest.raises(Corrupt, match=f"{one.path}'.* bloom filter"):
+        KeyFile(place, one.path, one.size).has(pa.array(["1"]))

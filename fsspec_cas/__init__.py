@@ -10,7 +10,7 @@ Start with `Store` or `AsyncStore`.
 from typing import Any
 
 from fsspec_cas.answer import Capabilities, Content, Entry, Info
-from fsspec_cas.arguments import Bytes, check_bytes, check_path, check_url
+from fsspec_cas.arguments import Bytes, check_bytes, check_path
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.cached import AsyncCached, Cached
 from fsspec_cas.errors import (
@@ -34,6 +34,7 @@ from fsspec_cas.machine import Machine, World
 from fsspec_cas.outcome import ABSENT, Absent, Condition, Lost, Outcome, Unknown, Version, Won
 from fsspec_cas.probe.proof import require_safe_for_locks
 from fsspec_cas.store import Store
+from fsspec_cas.urls import check_url
 
 __all__ = [
     "ABSENT",

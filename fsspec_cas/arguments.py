@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fsspec_cas.errors import InvalidInput, InvalidUrl, NotBytes
+from fsspec_cas.errors import InvalidInput, NotBytes
 
 LARGEST_NUMBER = (1 << 53) - 1
 """The largest whole number that every JSON reader keeps exactly."""
@@ -125,51 +124,8 @@ def not_bytes(path: str, data: object) -> NotBytes:
     return NotBytes(f"{path!r} cannot be written with a {type(data).__name__}: {cure}", path=path)
 
 
-_LOCAL = ("file", "local")
-_PASSWORD = re.compile(r"((?:cas::)?[\w.+-]+:/{1,2})(?!/|arn:)[^/?#@]*:[^@]*@")
-_ARN = re.compile(r"^(arn:aws[^/:]*:s3[^/:]*:[^/:]*:\d{12}:(?:accesspoint|outpost))/([^/]+)(?:/(accesspoint)/([^/]+))?")
-_SECRET = re.compile(r"[?&]([^=&]*(?:secret|token|passw|pwd|sig|credential|key)[^=&]*)=", re.IGNORECASE)
-_PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}
-
-
-def check_url(url: object) -> str:
-    """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
-
-    Raises:
-        InvalidUrl: it is empty, no URL or path, a path with a query, or has outer blanks, a step "..", or a secret.
-
-    >>> check_url("s3://bucket//x/./y/")
-    's3://bucket/x/y'
-    >>> check_url("s3:/bucket/x")
-    Traceback (most recent call last):
-    ...
-    fsspec_cas.errors.InvalidUrl: 's3:/bucket/x' is neither a URL nor a path: write s3://bucket/x for a URL, ...
-    """
-    url = _as_text(url, InvalidUrl)
-    _check_secrets(url)
-    plain = url.removeprefix("cas::")
-    if not plain.strip():
-        raise InvalidUrl(
-            f"{url!r} must name a bucket or folder: write e.g. s3://bucket/folder, or ./folder for a local one"
-        )
-    protocol, separator, rest = plain.partition("://")
-    if not separator:
-        _check_local(plain)
-        if "?" in plain:
-            raise InvalidUrl(
-                f"{url!r} is a bare path, which has no options: give them as arguments, or behind a URL "
-                "(file:///folder?...); a folder with a '?' in its name is written file:///..."
-            )
-    elif protocol in _LOCAL and not rest.startswith("/"):
-        raise InvalidUrl(f"{url!r} has no absolute path: write {protocol}:///{rest}, or ./{rest} for a relative one")
-    _checked(url, InvalidUrl)
-    path, question, query = plain.partition("?")
-    prefix = "cas::" if url.startswith("cas::") else ""
-    return f"{prefix}{_normalized_url(path)}{question}{query}"
-
-
 def check_root(root: object) -> str:
-    return _normalized(_checked(root, InvalidInput))
+    return normalized(checked(root, InvalidInput))
 
 
 def check_rooted(root: str) -> None:
@@ -194,8 +150,8 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
     ...
     fsspec_cas.errors.InvalidInput: 'folder//a' would be another object in another store: write 'folder/a'
     """
-    text = _checked(path, InvalidInput)
-    form = _normalized(text) if absolute else _normalized(text).lstrip("/")
+    text = checked(path, InvalidInput)
+    form = normalized(text) if absolute else normalized(text).lstrip("/")
     if not form.strip("/"):
         raise InvalidInput(f"{text!r} must name an object: write its path below the root", path=text)
     if text == form or (marker and text == f"{form}/"):
@@ -210,68 +166,32 @@ def check_prefix(prefix: object, *, absolute: bool = False) -> str:
 
     A `..`, or an empty or `.` step before the last, raises InvalidInput.
     """
-    text = _checked(prefix, InvalidInput, blanks=True)
+    text = checked(prefix, InvalidInput, blanks=True)
     steps = text.split("/")
     whole = steps[1 if absolute and not steps[0] else 0 : -1]
     if "" in whole or "." in whole:
-        form = f"{_normalized('/'.join(whole))}/{steps[-1]}".lstrip("/")
+        form = f"{normalized('/'.join(whole))}/{steps[-1]}".lstrip("/")
         raise InvalidInput(f"{text!r} would be other objects in another store: write {form!r}", path=text)
     return text
 
 
 def check_start(text: object) -> str:
-    return _checked(text, InvalidInput, blanks=True)
+    return checked(text, InvalidInput, blanks=True)
 
 
-def with_colons(path: str) -> str:
-    """Write an S3 access point's ARN, if any, with colons."""
-    return _ARN.sub(lambda arn: ":".join(part for part in arn.groups() if part), path)
-
-
-def url_of(kind: str, root: str) -> str:
-    return f"{_PROTOCOLS.get(kind, kind)}://{root}"
-
-
-def _as_text(value: object, kind: type[InvalidInput]) -> str:
+def as_text(value: object, kind: type[InvalidInput]) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise kind(f"{value!r} is not text: give a URL or a path, as str or pathlib.Path")
     return text
 
 
-def _check_secrets(url: str) -> None:
-    if password := _PASSWORD.match(url):
-        masked = f"{password[1]}***@{url[password.end() :]}"
-        raise InvalidUrl(f"{masked!r} has a password in it: leave it out, and give credentials as storage options")
-    if secret := _SECRET.search(url):
-        masked = f"{url[: secret.start()]}{secret[0][0]}{secret[1]}=***"
-        raise InvalidUrl(f"{masked!r} has a secret in it: leave it out, and give credentials as storage options")
-
-
-def _check_local(path: str) -> None:
-    """Raise InvalidUrl for a path whose first step has a colon: a path of Windows, or a URL without `://`.
-
-    `file:/x` passes.
-    """
-    first = path.partition("/")[0]
-    protocol, colon, _ = first.partition(":")
-    rest = path[len(protocol) + len(colon) :]
-    if not colon or (protocol in _LOCAL and rest.startswith("/")):
-        return
-    if len(protocol) == 1 and protocol.isalpha():
-        raise InvalidUrl(f"{path!r} is a path of Windows, where local files have no conditional writes; write ./{path}")
-    raise InvalidUrl(
-        f"{path!r} is neither a URL nor a path: write {protocol}://{rest.lstrip('/')} for a URL, "
-        f"or ./{path} for a local path with a colon in its first step"
-    )
-
-
-def _checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
+def checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
     """Return the text.
 
     Raises `kind` for no text, `..` steps, NUL, a lone surrogate, or, unless `blanks`, blanks at its ends.
     """
-    text = _as_text(value, kind)
+    text = as_text(value, kind)
     if ".." in text.split("/"):
         raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
     if "\0" in text:
@@ -285,24 +205,6 @@ def _checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -
     return text
 
 
-def _normalized(path: str) -> str:
+def normalized(path: str) -> str:
     steps = "/".join(step for step in path.split("/") if step not in ("", "."))
     return f"/{steps}" if path.startswith("/") else steps
-
-
-def _normalized_url(url: str) -> str:
-    """Return a URL or path without empty and `.` steps; the bucket stays, and a `./` that protects a colon."""
-    protocol, separator, rest = url.partition("://")
-    if not separator:
-        return (
-            f"./{_normalized(url)}"
-            if url.startswith("./") and ":" in url.partition("/")[2]
-            else _normalized(url) or url
-        )
-    if protocol in (*_LOCAL, "memory"):
-        return f"{protocol}://{_normalized(rest)}"
-    bucket, slash, path = with_colons(rest).partition("/")
-    folded = _normalized(path).lstrip("/")
-    if not bucket:  # fsspec takes s3:///bucket/path for s3://bucket/path
-        return url
-    return f"{protocol}://{bucket}{slash if folded else ''}{folded}"

@@ -19,7 +19,6 @@ from fsspec_cas.arguments import (
     check_root,
     check_seconds,
     check_start,
-    url_of,
 )
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Drive, OnLoop
@@ -28,6 +27,7 @@ from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.machine import Machine, World
 from fsspec_cas.outcome import ABSENT, Attributes, Condition, Lost, Outcome, Unknown, Version, Write
 from fsspec_cas.sender import Sender, delay_s
+from fsspec_cas.urls import url_of
 
 TIMEOUT_S = 60.0
 Entries = list[Entry]  # `list` is a method in the class

@@ -13,26 +13,15 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from fsspec_cas.answer import (
-    Adapt,
     Applied,
-    Contradicts,
     FinishAnswer,
-    Inconclusive,
     Missing,
-    Next,
     NoAnswer,
     NotApplied,
     ObjectState,
     ReadAnswer,
-    ReadHead,
-    Send,
     Unchanged,
     WriteAnswer,
-    WriteProgress,
-    first_step,
-    on_head_answer,
-    on_write_answer,
-    throttled,
 )
 from fsspec_cas.arguments import check_rooted, check_seconds
 from fsspec_cas.backends import Backend
@@ -41,6 +30,18 @@ from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
 from fsspec_cas.machine import World
 from fsspec_cas.outcome import ABSENT, Absent, Lost, Outcome, Unknown, Version, Won, Write
+from fsspec_cas.settle import (
+    Adapt,
+    Contradicts,
+    Inconclusive,
+    Next,
+    ReadHead,
+    Send,
+    WriteProgress,
+    first_step,
+    on_head_answer,
+    on_write_answer,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -288,7 +289,7 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the decision table's steps (`answer.py`) from `step` on; return the outcome.
+        """Run the decision table's steps (`settle.py`) from `step` on; return the outcome.
 
         `send` sends the write, `data` goes into an Unknown.
 
@@ -346,9 +347,13 @@ class Sender:
         if _LOG.isEnabledFor(logging.DEBUG):
             detail = getattr(answer, "why", None) or getattr(answer, "version", None) or ""  # never an object's bytes
             _LOG.debug("%s of %s: %s", kind, path, f"{type(answer).__name__} {detail}".rstrip())
-        if self._on_throttled is not None and throttled(answer):
+        if self._on_throttled is not None and _throttled(answer):
             self._on_throttled()
         return answer
+
+
+def _throttled(answer: object) -> bool:
+    return isinstance(answer, (NotApplied, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
 
 
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:

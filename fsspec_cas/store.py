@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from fsspec_cas.answer import Capabilities
-from fsspec_cas.arguments import url_of
 from fsspec_cas.async_store import AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, service_key, split_url
 from fsspec_cas.bridge.drive import drive_of, sync
 from fsspec_cas.bridge.threads import BACKGROUND, run_here
 from fsspec_cas.exclusive import sync_opener
 from fsspec_cas.machine import Machine, World
+from fsspec_cas.urls import url_of
 
 T = TypeVar("T")
 

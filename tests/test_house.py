@@ -28,6 +28,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("machine",),
         ("errors", "outcome"),  # nouns that are tied by annotations
         ("answer", "arguments", "command"),
+        ("settle", "urls"),
         ("bridge",),
         ("backends",),
         ("sender", "testing"),
@@ -94,6 +95,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.errors": set(),
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),
+    "fsspec_cas.settle": set(),
     "fsspec_cas.backends.reply": set(),
     "fsspec_cas.backends.meaning": set(),
     **{f"fsspec_cas.backends.{name}.answers": set() for name in ("s3", "gcs", "azure")},

@@ -11,12 +11,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from fsspec_cas.arguments import check_root, check_url
+from fsspec_cas.arguments import check_root
 from fsspec_cas.backends.base import Backend, Relay, attributes_of
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.bridge.threads import on_thread
 from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
 from fsspec_cas.machine import Machine
+from fsspec_cas.urls import check_url
 
 __all__ = ["Backend", "Relay", "attributes_of", "backend_for", "is_remote", "off_thread", "service_key", "split_url"]
 

@@ -10,7 +10,6 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 
 from fsspec_cas.answer import Content
-from fsspec_cas.arguments import with_colons
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.threads import on_thread
@@ -18,6 +17,7 @@ from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unav
 from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.outcome import Outcome, Unknown, Version
 from fsspec_cas.store import Store
+from fsspec_cas.urls import with_colons
 
 T = TypeVar("T")
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
 from fsspec_cas import ABSENT, Lost, ObjectNotFound, OutcomeUnknown, Store, Unavailable, Unknown, Version, Won, sender
-from fsspec_cas.answer import Applied, ConditionFailed, Missing, Send
+from fsspec_cas.answer import Applied, ConditionFailed, Missing
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.settle import Send
 from fsspec_cas.testing import (
     Delay,
     DeliverLate,

@@ -9,22 +9,10 @@ import fsspec
 import pytest
 
 from fsspec_cas import ABSENT, Lost, Store, Unavailable, Unknown, Won
-from fsspec_cas.answer import (
-    ConditionFailed,
-    Inconclusive,
-    Missing,
-    NoAnswer,
-    NotApplied,
-    ObjectState,
-    ReadHead,
-    Send,
-    UploadGone,
-    WriteProgress,
-    on_head_answer,
-    on_write_answer,
-)
+from fsspec_cas.answer import ConditionFailed, Missing, NoAnswer, NotApplied, ObjectState, UploadGone
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Version, Write
+from fsspec_cas.settle import Inconclusive, ReadHead, Send, WriteProgress, on_head_answer, on_write_answer
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,

@@ -7,25 +7,19 @@ from dataclasses import replace
 import pytest
 
 from fsspec_cas import ABSENT, Lost, Version, Won
-from fsspec_cas.answer import (
+from fsspec_cas.answer import Applied, ConditionFailed, Missing, NoAnswer, NotApplied, ObjectState, Unchanged
+from fsspec_cas.outcome import Write
+from fsspec_cas.settle import (
     Adapt,
-    Applied,
-    ConditionFailed,
     Contradicts,
     Inconclusive,
-    Missing,
-    NoAnswer,
-    NotApplied,
-    ObjectState,
     ReadHead,
     Send,
-    Unchanged,
     WriteProgress,
     first_step,
     on_head_answer,
     on_write_answer,
 )
-from fsspec_cas.outcome import Write
 
 V1, V2, V3 = (Version("t", str(n)) for n in (1, 2, 3))
 CREATE = Write("p", ABSENT, "mine")

@@ -113,6 +113,18 @@ def test_writer_unaware_of_added_columns_retries_and_keeps_them(table: Table, re
     assert [(row["value"], row["note"]) for row in seen(table)] == [(1, None), (2, None), (30, None)]
 
 
+def test_transaction_adds_the_columns_of_each_call(table: Table) -> None:
+    txn = Transaction(table)
+    txn.add_columns(pa.schema([("one", pa.struct([("a", pa.int64())]))]))
+    txn.add_columns(pa.schema([("two", pa.string()), ("one.b", pa.string())]))
+    with pytest.raises(UnsupportedSchema, match="'two' is string in the table, not int64"):
+        txn.add_columns(pa.schema([("two", pa.int64())]))
+    txn.add(())
+    txn.commit()
+    assert table.schema().names == [*SCHEMA.names, "one", "two"]
+    assert table.schema().field("one").type == pa.struct([("a", pa.int64()), ("b", pa.string())])
+
+
 def test_concurrent_column_additions_both_succeed(table: Table) -> None:
     one = Transaction(table)
     one.add_columns(pa.schema([("one", pa.int64())]))

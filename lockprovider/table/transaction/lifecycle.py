@@ -361,8 +361,8 @@ class Committing:
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
-        view, self._txn.view = self._txn.view, None
-        view = replace(view, listed=False) if view else self._look()
+        view = self._look() if self._txn.is_judged else replace(self._started.view, listed=False)
+        self._txn.is_judged = True
         if not view.listed and view.timeline.written_at(begin) is not None:
             view = table.now(listed=True)  # the log may not have it any more
         if not view.log:

@@ -43,7 +43,6 @@ from lockprovider.table.transaction.lifecycle import Committing, InstantKind, St
 
 if TYPE_CHECKING:
     from lockprovider.table.state.heartbeat import WriterHeartbeat
-    from lockprovider.table.state.knowledge import TableView
 
 WHOLE_RETRIES = 3  # if all rows are given; a function runs once by default
 _RESTARTS = 10
@@ -96,7 +95,7 @@ class Transaction:
         self._is_blind = False
         self.state = State.OPEN
         self.started: Started | None = None
-        self.view: TableView | None = None  # of the start, until a commit was judged by it
+        self.is_judged = False  # by the view of the start, once
         self._stats: tuple[WriteStat, ...] = ()
         self.markers: list[str] = []  # of this process
         self.announced: set[str] = set()  # paths of the markers' data files
@@ -117,7 +116,7 @@ class Transaction:
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._tasks_write = True
-        txn.started, txn.view = resume(table, begin, view), view  # last, since it starts the heartbeat
+        txn.started = resume(table, begin, view)  # last, since it starts the heartbeat
         txn.enter(Step.RESUME)
         return txn
 
@@ -201,7 +200,7 @@ class Transaction:
         kind = InstantKind(self._action, self.operation, self.config)
         started = start(self.table, kind, self._timeline or self.table.knowledge.latest)
         self.enter(Step.BEGIN)
-        self.started, self.view = started, started.view
+        self.started = started
         self._timeline = self._timeline or started.view.timeline
         started.announce_and_clean(self.table, self._timeline)
         return started
@@ -285,7 +284,7 @@ class Transaction:
         return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add these columns, or new fields by their paths, with this commit; a second call replaces the first.
+        """Add these columns, or new fields by their paths, with this commit, and with those of earlier calls.
 
         Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read, `UnsupportedTable`.
         """
@@ -294,7 +293,8 @@ class Transaction:
                 f"the table at {self.table.url!r} has hoodie.schema.on.read.enable=true, which gives columns ids: "
                 "add columns with JVM Hudi (ALTER TABLE ... ADD COLUMNS); rows can be written here"
             )
-        evolved = with_columns(self.table.schema(self.timeline), columns)
+        before = self._schema_json and hudi_schema.stated_columns(self._schema_json)
+        evolved = with_columns(before or self.table.schema(self.timeline), columns)
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:

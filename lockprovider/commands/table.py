@@ -30,8 +30,8 @@ from lockprovider.storage_lock.audit_log import read_files
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.layout import TIMELINE, Action, Instant, InstantState, to_ms
-from lockprovider.table.format.metadata import decode_rollback
 from lockprovider.table.format.properties import READABLE_VERSIONS
+from lockprovider.table.format.service_metadata import decode_rollback
 from lockprovider.table.read.consistent import Commit
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.archive_index import reach

@@ -41,14 +41,8 @@ from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, Clusteri
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import Order, TableVersion, latest_checkpoint
 from lockprovider.table.timeline.view import Snapshot, given_partitions
-from lockprovider.table.transaction.transaction import (
-    WHOLE_RETRIES,
-    CommitResult,
-    Transaction,
-    add_columns,
-    create_table,
-    transact,
-)
+from lockprovider.table.transaction.creation import add_columns, create_table
+from lockprovider.table.transaction.transaction import WHOLE_RETRIES, CommitResult, Transaction, transact
 
 
 class Table(TableContext):

@@ -23,22 +23,12 @@ from lockprovider.table.files.encoding import all_fresh, encode_base_file
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import FooterNote
 from lockprovider.table.files.slice_rows import events_of
-from lockprovider.table.format import bloom, schema
+from lockprovider.table.format import bloom, schema, schema_on_read
 from lockprovider.table.format.hfile import decode_hfile, encode_hfile
 from lockprovider.table.format.layout import BaseFile, MarkerKind, marker_name, markers_file, markers_in
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_avro, encode_blocks, encode_deletes
 from lockprovider.table.format.lsm import Archived, Digest, decode_manifest, encode_file, encode_manifest, rows_of
-from lockprovider.table.format.metadata import (
-    CommitMetadata,
-    Victim,
-    WriteStat,
-    decode_commit,
-    decode_rollback,
-    decode_rollback_plan,
-    encode_commit,
-    encode_rollback,
-    encode_rollback_plan,
-)
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_commit, encode_commit
 from lockprovider.table.format.metadata_table import decode_files, encode_files, metadata_schema, written_files
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.format.service_metadata import (
@@ -48,17 +38,22 @@ from lockprovider.table.format.service_metadata import (
     PlannedSlice,
     RestorePlan,
     Savepoint,
+    Victim,
     decode_clean_plan,
     decode_clustering_plan,
     decode_compaction_plan,
     decode_restore,
     decode_restore_plan,
+    decode_rollback,
+    decode_rollback_plan,
     decode_savepoint,
     encode_clean_plan,
     encode_clustering_plan,
     encode_compaction_plan,
     encode_restore,
     encode_restore_plan,
+    encode_rollback,
+    encode_rollback_plan,
     encode_savepoint,
 )
 
@@ -143,7 +138,10 @@ KINDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         schema.to_avro(pa.schema([*COLUMNS, ("d", pa.decimal128(9, 2)), ("l", pa.list_(pa.int32()))]), "t").encode(),
         lambda data: schema.from_avro(data.decode("latin-1")),
     ),
-    "schema history": (json.dumps({"schemas": [HISTORY]}).encode(), lambda data: schema.parse_history(data, "x")),
+    "schema history": (
+        json.dumps({"schemas": [HISTORY]}).encode(),
+        lambda data: schema_on_read.parse_history(data, "x"),
+    ),
 }
 
 

@@ -37,10 +37,10 @@ from lockprovider.table.format.layout import (
     format_ms,
     parse_instant,
 )
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_rollback
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import TableConfig, parse_properties
-from lockprovider.table.format.service_metadata import decode_restore
+from lockprovider.table.format.service_metadata import decode_restore, decode_rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.heartbeat import dead, last_beats
 from lockprovider.table.state.metadata_table import ListingDifferences, differences, listed_files

@@ -1,4 +1,4 @@
-"""Codec of commit and rollback metadata: an Avro container file with one record; equal input gives equal bytes.
+"""Codec of commit metadata: an Avro container file with one record; equal input gives equal bytes.
 
 Decoders raise `Corrupt` with the file's name, also for layout 1 (JSON) and empty files.
 """
@@ -15,13 +15,13 @@ from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import fastavro
 
 from lockprovider.bounded import DEEPEST_SCHEMA, LARGEST_OBJECT, inflate, parse_json, plausible
 from lockprovider.table.errors import undamaged
-from lockprovider.table.format.layout import FileGroup, join, names_by_partition, parse_log_file
+from lockprovider.table.format.layout import FileGroup, parse_log_file
 
 SCHEMA_KEY = "schema"
 CLUSTER = "CLUSTER"
@@ -100,13 +100,6 @@ class CommitMetadata:
         return self.ended | written
 
 
-class Victim(NamedTuple):
-    """Instant to roll back."""
-
-    begin: str
-    action: str
-
-
 def encode_commit(metadata: CommitMetadata) -> bytes:
     """Encode the metadata of a completed or inflight commit.
 
@@ -158,68 +151,6 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
         extra=extra,
         replaced={partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()},
     )
-
-
-def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode a requested rollback that will delete `paths`, which the plan names below `root`."""
-    requests = [
-        {
-            "partitionPath": partition,
-            "fileId": "",
-            "latestBaseInstant": "",
-            "filesToBeDeleted": [f"{root}/{join(partition, name)}" for name in names],
-            "logBlocksToBeDeleted": {},
-        }
-        for partition, names in names_by_partition(paths).items()
-    ]
-    record = {"instantToRollback": victim_record(victim), "RollbackRequests": requests, "version": 1}
-    return one_record("HoodieRollbackPlan", record)
-
-
-def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
-    return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
-
-
-def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
-    return one_record("HoodieRollbackMetadata", rollback_record(begin, victim, paths))
-
-
-def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
-    """Return the Avro record of the completed rollback `begin` that deleted `paths` of `victim`."""
-    deleted = names_by_partition(paths)
-    partitions = {
-        partition: {
-            "partitionPath": partition,
-            "successDeleteFiles": [join(partition, name) for name in names],
-            "failedDeleteFiles": [],
-            "rollbackLogFiles": {},
-            "logFilesFromFailedCommit": {},
-        }
-        for partition, names in deleted.items()
-    }
-    return {
-        "startRollbackTime": begin,
-        "timeTakenInMillis": 0,
-        "totalFilesDeleted": sum(map(len, deleted.values())),
-        "commitsRollback": [victim.begin],
-        "partitionMetadata": partitions,
-        "version": 1,
-        "instantsRollback": [victim_record(victim)],
-    }
-
-
-def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
-    return decoded(
-        data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
-    )
-
-
-def victim_record(victim: Victim) -> dict[str, str]:
-    return {"commitTime": victim.begin, "action": victim.action}
-
-
-def victim_of(record: Mapping[str, str]) -> Victim:
-    return Victim(record["commitTime"], record["action"])
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:

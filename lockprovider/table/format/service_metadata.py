@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from lockprovider.table.format import metadata
-from lockprovider.table.format.layout import FileGroup, join
-from lockprovider.table.format.metadata import Victim, decoded, one_record
+from lockprovider.table.format.layout import FileGroup, join, names_by_partition
+from lockprovider.table.format.metadata import CLUSTER, decoded, one_record
 
 _CLEAN_VERSION = 2
 _RESTORE_PLAN_VERSION = 2
@@ -48,6 +47,13 @@ class Savepoint:
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
+
+
+class Victim(NamedTuple):
+    """Instant to roll back."""
+
+    begin: str
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +169,71 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
     return Savepoint(record["savepointedBy"], record["savepointedAt"], record["comments"], files)
 
 
+def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
+    """Encode a requested rollback that will delete `paths`, which the plan names below `root`."""
+    requests = [
+        {
+            "partitionPath": partition,
+            "fileId": "",
+            "latestBaseInstant": "",
+            "filesToBeDeleted": [f"{root}/{join(partition, name)}" for name in names],
+            "logBlocksToBeDeleted": {},
+        }
+        for partition, names in names_by_partition(paths).items()
+    ]
+    record = {"instantToRollback": victim_record(victim), "RollbackRequests": requests, "version": 1}
+    return one_record("HoodieRollbackPlan", record)
+
+
+def decode_rollback_plan(data: bytes, file_name: str) -> Victim:
+    return decoded(data, file_name, "a rollback plan", lambda record: victim_of(record["instantToRollback"]))
+
+
+def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
+    return one_record("HoodieRollbackMetadata", rollback_record(begin, victim, paths))
+
+
+def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
+    """Return the Avro record of the completed rollback `begin` that deleted `paths` of `victim`."""
+    deleted = names_by_partition(paths)
+    partitions = {
+        partition: {
+            "partitionPath": partition,
+            "successDeleteFiles": [join(partition, name) for name in names],
+            "failedDeleteFiles": [],
+            "rollbackLogFiles": {},
+            "logFilesFromFailedCommit": {},
+        }
+        for partition, names in deleted.items()
+    }
+    return {
+        "startRollbackTime": begin,
+        "timeTakenInMillis": 0,
+        "totalFilesDeleted": sum(map(len, deleted.values())),
+        "commitsRollback": [victim.begin],
+        "partitionMetadata": partitions,
+        "version": 1,
+        "instantsRollback": [victim_record(victim)],
+    }
+
+
+def decode_rollback(data: bytes, file_name: str) -> tuple[Victim, ...]:
+    return decoded(
+        data, file_name, "rollback metadata", lambda record: tuple(map(victim_of, record["instantsRollback"]))
+    )
+
+
+def victim_record(victim: Victim) -> dict[str, str]:
+    return {"commitTime": victim.begin, "action": victim.action}
+
+
+def victim_of(record: Mapping[str, str]) -> Victim:
+    return Victim(record["commitTime"], record["action"])
+
+
 def encode_restore_plan(plan: RestorePlan) -> bytes:
     record = {
-        "instantsToRollback": [metadata.victim_record(victim) for victim in plan.victims],
+        "instantsToRollback": [victim_record(victim) for victim in plan.victims],
         "version": _RESTORE_PLAN_VERSION,
         "savepointToRestoreTimestamp": plan.target,
     }
@@ -177,7 +245,7 @@ def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
 
 
 def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
-    victims = tuple(map(metadata.victim_of, record["instantsToRollback"]))
+    victims = tuple(map(victim_of, record["instantsToRollback"]))
     return RestorePlan(record.get("savepointToRestoreTimestamp") or "", victims)
 
 
@@ -188,10 +256,10 @@ def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, It
         "timeTakenInMillis": took_ms,
         "instantsToRollback": [victim.begin for victim in victims],
         "hoodieRestoreMetadata": {
-            victim.begin: [metadata.rollback_record(begin, victim, paths.get(victim.begin, ()))] for victim in victims
+            victim.begin: [rollback_record(begin, victim, paths.get(victim.begin, ()))] for victim in victims
         },
         "version": 1,
-        "restoreInstantInfo": [metadata.victim_record(victim) for victim in victims],
+        "restoreInstantInfo": [victim_record(victim) for victim in victims],
     }
     return one_record("HoodieRestoreMetadata", record)
 
@@ -275,7 +343,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
     ]
     params = {SORTED_BY: ",".join(plan.sort_by)} if plan.sort_by else {}
     record = {
-        "operationType": metadata.CLUSTER,
+        "operationType": CLUSTER,
         "clusteringPlan": {
             "inputGroups": groups,
             "strategy": {"strategyClassName": _STRATEGY, "strategyParams": params, "version": 1},

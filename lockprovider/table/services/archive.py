@@ -13,7 +13,7 @@ from fsspec_cas.arguments import shown
 from lockprovider import InvalidSettings, Lease
 from lockprovider.table.format.layout import MARKERS, TIMELINE, Action, Instant, InstantState
 from lockprovider.table.format.lsm import Archived
-from lockprovider.table.format.metadata import decode_rollback_plan
+from lockprovider.table.format.service_metadata import decode_rollback_plan
 from lockprovider.table.services import archive_files, plans, rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.context import writable_config

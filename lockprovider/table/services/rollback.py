@@ -15,13 +15,15 @@ from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
 from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
 from lockprovider.table.format.layout import TIMELINE, Action, Instant, heartbeat_path
-from lockprovider.table.format.metadata import Victim, encode_rollback, encode_rollback_plan
 from lockprovider.table.format.service_metadata import (
     RestorePlan,
+    Victim,
     decode_clustering_plan,
     decode_restore_plan,
     encode_restore,
     encode_restore_plan,
+    encode_rollback,
+    encode_rollback_plan,
 )
 from lockprovider.table.services import archive_files, clean, metadata_table, plans
 from lockprovider.table.state import archive_index

@@ -20,6 +20,7 @@ from fsspec_cas.outcome import won_or_lost
 from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound, TableReplaced, UnsupportedTable
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format import schema_on_read
 from lockprovider.table.format.compatibility import check_readable
 from lockprovider.table.format.layout import (
     HEARTBEATS,
@@ -31,9 +32,10 @@ from lockprovider.table.format.layout import (
     InstantState,
     parse_instant,
 )
-from lockprovider.table.format.metadata import CommitMetadata, Victim, batches_by_stream, decode_rollback_plan
+from lockprovider.table.format.metadata import CommitMetadata, batches_by_stream
 from lockprovider.table.format.metadata_table import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
+from lockprovider.table.format.service_metadata import Victim, decode_rollback_plan
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import completions, last_archived_batches, reach
 from lockprovider.table.state.knowledge import CachedProperties, TableKnowledge, TableView
@@ -345,12 +347,12 @@ class CurrentState:
         text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
             return
-        latest = hudi_schema.parse_version(text, "the last commit")
+        latest = schema_on_read.parse_version(text, "the last commit")
         if oldest >= str(latest.version):
             return
         path = self._history_file(timeline)
-        history = hudi_schema.parse_history(self._store.read(path).data, path) if path else ()
-        if fault := hudi_schema.misread(history, latest, oldest):
+        history = schema_on_read.parse_history(self._store.read(path).data, path) if path else ()
+        if fault := schema_on_read.misread(history, latest, oldest):
             raise UnsupportedTable(
                 f"the table at {self._url!r} has files written at {oldest}, before its columns were changed by "
                 f"hoodie.schema.on.read.enable=true: {fault}, and columns are found by name here; rewrite all "
@@ -359,7 +361,7 @@ class CurrentState:
 
     def internal_schema(self, timeline: Timeline) -> str:
         """Return Hudi's own schema of a table with schema-on-read, else an empty text."""
-        return next((metadata.extra.get(hudi_schema.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
+        return next((metadata.extra.get(schema_on_read.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
         """Store the schema history again under `begin`; return the entries by which this commit states its schema.
@@ -371,13 +373,13 @@ class CurrentState:
             return {}
         path = self._history_file(timeline)
         if path:
-            won_or_lost(self._store.put_if_absent(hudi_schema.schema_file(begin), self._store.read(path).data))
-        return {hudi_schema.LATEST_SCHEMA: text}
+            won_or_lost(self._store.put_if_absent(schema_on_read.schema_file(begin), self._store.read(path).data))
+        return {schema_on_read.LATEST_SCHEMA: text}
 
     def _history_file(self, timeline: Timeline) -> str:
         """List schema histories; return the newest path of a commit on `timeline`, else the newest, or empty text."""
-        entries = self._store.list(f"{hudi_schema.SCHEMAS}/")
-        paths = {hudi_schema.begin_of_schema_file(entry.path): entry.path for entry in entries}
+        entries = self._store.list(f"{schema_on_read.SCHEMAS}/")
+        paths = {schema_on_read.begin_of_schema_file(entry.path): entry.path for entry in entries}
         paths.pop("", None)
         done = {instant.begin for instant in timeline.writes}
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")

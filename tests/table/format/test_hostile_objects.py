@@ -21,10 +21,10 @@ from lockprovider.table.errors import TableError
 from lockprovider.table.format.hfile import HFile, decode_hfile, encode_hfile
 from lockprovider.table.format.log_block import MAGIC, decode_avro, decode_blocks, decode_deletes
 from lockprovider.table.format.lsm import decode_manifest, digest_of
-from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit, decode_rollback_plan
+from lockprovider.table.format.metadata import SINK_KEY, batches_by_stream, decode_commit
 from lockprovider.table.format.metadata_table import decode_files
 from lockprovider.table.format.properties import parse_properties
-from lockprovider.table.format.service_metadata import decode_clustering_plan
+from lockprovider.table.format.service_metadata import decode_clustering_plan, decode_rollback_plan
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.archive_index import digest_of_file
 from lockprovider.table.state.heartbeat import LocalBeat

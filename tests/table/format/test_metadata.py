@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from table.jvm_written import TABLES, contents, timeline
 
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format import metadata
+from lockprovider.table.format import metadata, service_metadata
 from lockprovider.table.format.layout import Action, parse_instant
-from lockprovider.table.format.metadata import CommitMetadata, Victim, WriteStat
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.service_metadata import Victim
 
 COMMITS = [
     (table, name)
@@ -69,8 +70,8 @@ def test_stats_name_files_that_are_there(table: str, name: str) -> None:
         (metadata.encode_commit(CommitMetadata({}, "UPSERT")), "HoodieCommitMetadata"),
         (metadata.encode_commit(CommitMetadata({}, "INSERT_OVERWRITE")), "HoodieReplaceCommitMetadata"),
         (metadata.encode_commit(CommitMetadata({}, "X", replaced={"p": ("f",)})), "HoodieReplaceCommitMetadata"),
-        (metadata.encode_rollback_plan(Victim("1", "commit")), "HoodieRollbackPlan"),
-        (metadata.encode_rollback("1", Victim("0", "commit"), ()), "HoodieRollbackMetadata"),
+        (service_metadata.encode_rollback_plan(Victim("1", "commit")), "HoodieRollbackPlan"),
+        (service_metadata.encode_rollback("1", Victim("0", "commit"), ()), "HoodieRollbackMetadata"),
     ],
 )
 def test_record_is_of_hudis_own_kind_and_uncompressed(data: bytes, kind: str) -> None:
@@ -126,31 +127,31 @@ def test_rollbacks_are_written_as_the_jvm_writes_them() -> None:
         seen += 1
         said: Any = raw_record(theirs)
         if found.is_completed:
-            assert metadata.decode_rollback(theirs, name) == (victim,)
+            assert service_metadata.decode_rollback(theirs, name) == (victim,)
             deleted = said["partitionMetadata"][""]
             deleted["successDeleteFiles"] = [path.rpartition("/")[2] for path in deleted["successDeleteFiles"]]
-            ours = metadata.encode_rollback(found.begin, victim, deleted["successDeleteFiles"])
+            ours = service_metadata.encode_rollback(found.begin, victim, deleted["successDeleteFiles"])
             assert raw_record(ours) == {**said, "timeTakenInMillis": 0}
         else:
-            assert metadata.decode_rollback_plan(theirs, name) == victim
+            assert service_metadata.decode_rollback_plan(theirs, name) == victim
             (request,) = said["RollbackRequests"]
             (path,) = request["filesToBeDeleted"]
             root, _, file_name = path.rpartition("/")
-            assert raw_record(metadata.encode_rollback_plan(victim, [file_name], root)) == said
+            assert raw_record(service_metadata.encode_rollback_plan(victim, [file_name], root)) == said
     assert seen == 2
 
 
 def test_rollbacks_count_their_files() -> None:
-    data = metadata.encode_rollback("1", Victim("2", "commit"), ["p/a", "p/b", "q/c"])
-    assert metadata.decode_rollback(data, "x") == (Victim("2", "commit"),)
+    data = service_metadata.encode_rollback("1", Victim("2", "commit"), ["p/a", "p/b", "q/c"])
+    assert service_metadata.decode_rollback(data, "x") == (Victim("2", "commit"),)
     said: Any = raw_record(data)
     assert said["totalFilesDeleted"] == 3
     assert said["partitionMetadata"]["p"]["successDeleteFiles"] == ["p/a", "p/b"]
 
 
 def test_rollback_plans_name_files_below_the_root_of_the_table() -> None:
-    data = metadata.encode_rollback_plan(Victim("2", "commit"), ["p/a", "p/b", "c"], "s3://b/t")
-    assert metadata.decode_rollback_plan(data, "x") == Victim("2", "commit")
+    data = service_metadata.encode_rollback_plan(Victim("2", "commit"), ["p/a", "p/b", "c"], "s3://b/t")
+    assert service_metadata.decode_rollback_plan(data, "x") == Victim("2", "commit")
     said: Any = raw_record(data)
     assert [one["partitionPath"] for one in said["RollbackRequests"]] == ["p", ""]
     assert [one["filesToBeDeleted"] for one in said["RollbackRequests"]] == [
@@ -193,7 +194,7 @@ def test_json_and_records_of_another_kind_are_corrupt() -> None:
     with pytest.raises(Corrupt, match="x cannot be read"):
         metadata.decode_commit(b'{"partitionToWriteStats": {}}', "x")
     with pytest.raises(Corrupt, match="x cannot be read as rollback metadata"):
-        metadata.decode_rollback(metadata.encode_commit(CommitMetadata({}, "UPSERT")), "x")
+        service_metadata.decode_rollback(metadata.encode_commit(CommitMetadata({}, "UPSERT")), "x")
 
 
 @pytest.mark.parametrize("null", ["null", {"type": "null"}, {"type": {"type": "null"}}])

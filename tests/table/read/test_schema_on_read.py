@@ -17,7 +17,7 @@ from table.tables import SETTINGS
 from lockprovider.table import Table, UnsupportedTable
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import decode_commit
-from lockprovider.table.format.schema import (
+from lockprovider.table.format.schema_on_read import (
     SchemaVersion,
     begin_of_schema_file,
     misread,

@@ -34,8 +34,7 @@ from lockprovider.table import (
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import Action
-from lockprovider.table.format.metadata import Victim
-from lockprovider.table.format.service_metadata import RestorePlan, encode_restore_plan
+from lockprovider.table.format.service_metadata import RestorePlan, Victim, encode_restore_plan
 from lockprovider.table.services import plans
 from lockprovider.table.services.rollback import finish_restore
 from lockprovider.table.transaction.transaction import Transaction

@@ -15,7 +15,7 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import TIMELINE, Action, format_ms, heartbeat_path, to_ms
-from lockprovider.table.format.metadata import Victim, encode_rollback_plan
+from lockprovider.table.format.service_metadata import Victim, encode_rollback_plan
 from lockprovider.table.services import rollback
 from lockprovider.table.transaction.transaction import Transaction
 

@@ -31,7 +31,8 @@ from lockprovider.table.services import rollback
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.timeline.conflict import BatchId
-from lockprovider.table.transaction.transaction import CommitResult, Transaction, add_columns, create_table
+from lockprovider.table.transaction.creation import add_columns, create_table
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
 # Then a stream's planning process stops its heartbeat: Spark reports no abandoned batch.

@@ -52,7 +52,7 @@ NONE = {
     "lockprovider.table.spec.TableSpec.with_index": _INSIDE,
     **{f"lockprovider.table.table.Table.{name}": "see `Scan`" for name in ("count", *_READS, "to_duckdb")},
     **{f"lockprovider.table.table_transaction.TableTransaction.{name}": "see `Scan`" for name in _READS},
-    "lockprovider.table.timeline.view.AsOf.includes": _INSIDE,
+    "lockprovider.table.timeline.versions.AsOf.includes": _INSIDE,
     **{f"lockprovider.table.timeline.view.FileSlice.{name}": _INSIDE for name in ("of_logs", "with_logs")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "locked")},
     **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("begin_dead_check_if_due", "metadata_of", "now")},

@@ -31,8 +31,8 @@ from lockprovider.table.table import Table
 from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.retention import KeepActive, KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.timeline.rewrite_plan import ClusterEvery, CompactEvery
-from lockprovider.table.timeline.versions import Order
-from lockprovider.table.timeline.view import AsOf, FileSlice, Snapshot
+from lockprovider.table.timeline.versions import AsOf, Order
+from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.transaction import CommitResult
 
 __all__ = [

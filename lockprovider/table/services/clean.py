@@ -39,8 +39,8 @@ from lockprovider.table.state.as_of import snapshot_at
 from lockprovider.table.state.context import writable_config
 from lockprovider.table.timeline.retention import Policy, removable
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
-from lockprovider.table.timeline.view import AsOf, replaced_groups
+from lockprovider.table.timeline.versions import AsOf, TableVersion, commit_of, refuse_none
+from lockprovider.table.timeline.view import replaced_groups
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext

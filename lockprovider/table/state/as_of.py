@@ -18,8 +18,8 @@ from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import Stale, concurrently, files_below
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import Order
-from lockprovider.table.timeline.view import AsOf, Snapshot, cleaned_groups, rewound
+from lockprovider.table.timeline.versions import AsOf, Order, rewound
+from lockprovider.table.timeline.view import Snapshot, cleaned_groups
 
 
 def snapshot_at(table: TableContext, timeline: Timeline, moment: AsOf) -> Snapshot:

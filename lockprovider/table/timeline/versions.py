@@ -1,24 +1,106 @@
-"""Versions, which name states of the table for all verbs, and the commits and changed rows between two states."""
+"""Versions and moments, which name states of the table, and the commits and changed rows between two states."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import shown
-from lockprovider.table.errors import HistoryGone
-from lockprovider.table.format.layout import Action, Instant
+from lockprovider.table.errors import Corrupt, HistoryGone
+from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, file_ids_by_partition, rewound, time_text
+from lockprovider.table.timeline.view import file_ids_by_partition
+
+By = Literal["completion", "begin"]
+_TIMES = "give yyyyMMddHHmmssSSS in UTC, 2026-11-22T08:30:00Z, or a datetime with a time zone"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# Python 3.10's `fromisoformat` reads fewer forms than later versions.
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d+))?)?(?:Z|([+-]\d\d)(?::?(\d\d))?)", re.ASCII | re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A moment in the table's past, to the millisecond, including commits at it.
+
+    By begin, as in Hudi's own readers, it includes commits that finished after it, so it is only certain once all
+    earlier begun commits are done.
+
+    >>> AsOf("20261122083000000").by
+    'completion'
+    """
+
+    time: str
+    by: By = "completion"
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidInput` for an unknown `by`."""
+        if not isinstance(self.by, str) or self.by not in get_args(By):
+            raise InvalidInput(f"by={shown(self.by)} is unknown: use {' or '.join(get_args(By))}")
+
+    @classmethod
+    def of(cls, when: str | datetime | AsOf) -> AsOf:
+        """Parse 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
+
+        Raises:
+            InvalidInput: `when` is none of these.
+
+        >>> AsOf.of("2026-11-22T08:30:00Z").time
+        '20261122083000000'
+        """
+        return cls(time_text(when.time), when.by) if isinstance(when, AsOf) else cls(time_text(when))
+
+    def includes(self, done: Instant) -> bool:
+        """Return whether the completed instant `done` belongs to this moment."""
+        return (done.begin if self.by == "begin" else done.completion or "") <= self.time
+
+
+def time_text(when: str | datetime) -> str:
+    """Return the time as 17 digits in UTC.
+
+    `when`: 17 digits, 14 (their second's last millisecond), ISO text with its zone, or an aware datetime.
+
+    Raises `InvalidInput` for others.
+    """
+    try:
+        if isinstance(when, str) and when.isdigit():
+            return format_ms(to_ms(when))
+        moment = _of_iso(when) if isinstance(when, str) else when
+        if isinstance(moment, datetime) and moment.tzinfo is not None:
+            return format_ms((moment - _EPOCH) // timedelta(milliseconds=1))
+    except (Corrupt, ValueError, OverflowError) as error:  # An offset may move a time out of Python's years.
+        raise InvalidInput(f"{shown(when)} is not a time: {_TIMES}") from error
+    raise InvalidInput(f"{shown(when)} is not a time: {_TIMES}")
+
+
+def _of_iso(text: str) -> datetime:
+    """Parse ISO text with its zone, cut to microseconds; other text raises `ValueError`."""
+    if (match := _ISO.fullmatch(text)) is None:
+        raise ValueError("this is no ISO text with a zone")
+    day, clock, seconds, fraction, hours, minutes = match.groups()
+    fraction = (fraction or "")[:6].ljust(6, "0")
+    return datetime.fromisoformat(f"{day}T{clock}{seconds or ':00'}.{fraction}{hours or '+00'}:{minutes or '00'}")
+
+
+def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
+    """Return the timeline with completed writes that `keep` rejects pending again."""
+
+    def then(instant: Instant) -> Instant:
+        stays = not (instant.is_completed and instant.changes_rows) or keep(instant)
+        return instant if stays else replace(instant, state=InstantState.INFLIGHT, completion=None)
+
+    return Timeline(tuple(map(then, timeline.instants)))
 
 
 @runtime_checkable

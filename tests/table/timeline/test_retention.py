@@ -20,7 +20,8 @@ from lockprovider.table.timeline.retention import (
     removable,
 )
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, FileSlice, rewound, snapshot_of
+from lockprovider.table.timeline.versions import AsOf, rewound
+from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
 HOUR_MS = 3_600_000
 

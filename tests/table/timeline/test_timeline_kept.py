@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockprovider.table.format.layout import Action, Instant, InstantState, format_ms
 from lockprovider.table.state.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import rewound
+from lockprovider.table.timeline.versions import rewound
 
 TIMES = st.integers(0, 40).map(lambda n: f"{20261122080000 + n // 10}{n % 10:03d}"[: 17 if n % 11 else 14])
 PENDING = ["commit.requested", "inflight", "deltacommit.inflight", "savepoint.inflight"]

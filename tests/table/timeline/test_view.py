@@ -8,7 +8,8 @@ from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.format.layout import Instant, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, cleaned_groups, rewound, snapshot_of
+from lockprovider.table.timeline.versions import AsOf, rewound
+from lockprovider.table.timeline.view import cleaned_groups, snapshot_of
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 

@@ -32,8 +32,7 @@ from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import OPERATION, Order, checkpoint_of
-from lockprovider.table.timeline.view import AsOf
+from lockprovider.table.timeline.versions import OPERATION, AsOf, Order, checkpoint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -311,7 +311,7 @@ def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
 
 
 def _set(spark: SparkSession, former: dict[str, str | None]) -> None:
-    """Set the session's batch properties unless `MOST_BYTES` is set, and record their earlier values in `former`.
+    """Unless `MOST_BYTES` is set, lift it, lower `MOST_ROWS` to `ROWS`, and record earlier values in `former`.
 
     The caller holds `_SETTING`.
     """

@@ -145,7 +145,7 @@ class WriteJob:
         return table
 
     def begin(self) -> Transaction | None:
-        """Run `check`, start a transaction with its heartbeat, and set `group`.
+        """Run `check`, start a transaction with its heartbeat, for `overwrite` end all partitions, and set `group`.
 
         None if `group` is set, the write is ignored, or all rows are gathered.
         """

@@ -117,9 +117,7 @@ def checked(settings: object) -> LockSettings:
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
-        raise InvalidSettings(
-            f"settings={shown(settings)} must be LockSettings, e.g. LockSettings(validity=60, renew=5)"
-        )
+        raise InvalidSettings(f"settings={shown(settings)} must be LockSettings, e.g. LockSettings(validity=60)")
     return settings
 
 

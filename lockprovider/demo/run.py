@@ -238,7 +238,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Compact whenever four log files exist, and after the other processes' end if any does; send `Step`s."""
+    """Compact whenever there are four log files; once alone, compact any that are left, and return. Sends `Step`s."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -405,7 +405,7 @@ class Track:
         return self.events["committed"] + self.events["compacted"]
 
     def take(self, event: TableEvent) -> None:
-        """Count an event; begin, extend or end its instant's attempt; add past lock waits and holds."""
+        """Count an event; begin, extend or end its instant's attempt; record a lock wait or hold that has ended."""
         self.events[event.kind] += 1
         attempt = self.attempts.get(event.instant)
         if event.kind in ("begin", "compaction_scheduled"):

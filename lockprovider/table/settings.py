@@ -203,6 +203,7 @@ class TableSettings:
         _check_every("compaction", self.compaction, CompactEvery)
         _check_every("clustering", self.clustering, ClusterEvery)
         _check_heartbeat(self.heartbeat)
+        _check_index(self.index)
         if self.mode is not Mode.SINGLE_WRITER and self.failed_writes is FailedWrites.EAGER:
             raise InvalidSettings(
                 f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
@@ -300,6 +301,7 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
 
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
+    """Raise `InvalidSettings` unless both numbers are above 0, and in bounds."""
     interval_s, misses = settings.interval_s, settings.misses
     try:
         check_seconds(interval_s, "interval_s", finite=True, above=True)
@@ -307,6 +309,23 @@ def _check_heartbeat(settings: HeartbeatSettings) -> None:
     except InvalidInput as error:
         key = _MISSES_KEY if str(error).startswith("misses") else _INTERVAL_KEY
         raise InvalidSettings(f"{error} ({key})") from None
+
+
+def _check_index(index: object) -> None:
+    """Raise `InvalidSettings` unless None, or with an upper-case kind, buckets above 0 or None, and a tuple of fields."""
+    if index is None:
+        return
+    if not isinstance(index, IndexSettings):
+        raise InvalidSettings(f"index={shown(index)} must be IndexSettings(...) or None")
+    kind, fields = index.kind, index.fields
+    if not isinstance(kind, str) or not kind or kind != kind.upper():
+        raise InvalidSettings(f"kind={shown(kind)} must be an index type in upper case, e.g. {BUCKET} ({INDEX})")
+    if not isinstance(fields, tuple) or not all(isinstance(field, str) for field in fields):
+        raise InvalidSettings(f"fields={shown(fields)} must be a tuple of texts ({HASH_FIELD})")
+    try:
+        check_whole(1 if index.buckets is None else index.buckets, "buckets", least=1)
+    except InvalidInput as error:
+        raise InvalidSettings(f"{error} ({BUCKETS})") from None
 
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -364,7 +383,7 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings, by default with Hudi's sizes; None unless `inline` is true, but checked."""
+    """Read the clustering settings, by default with Hudi's sizes; None unless clustering is inline, but checked."""
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),

@@ -71,7 +71,7 @@ class TableTransaction(TransactionHandle):
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
         """Insert or replace rows, and delete the keys in `deletes`, at the commit, like `Table.upsert`.
 
-        Further upserts may follow unless keys were deleted, then deletes.
+        Upserts may follow until keys are deleted, then only deletes.
 
         Raises:
             InvalidRecords: `delete`, `deletes`, an append or overwrite came before; else as `Table.upsert`.

@@ -29,6 +29,7 @@ from lockprovider.table import (
     TableSpec,
     UnsupportedTable,
 )
+from lockprovider.table.settings import IndexSettings
 
 ROWS = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
 SPEC = TableSpec("t", ROWS.schema, ("id",), ("city",))
@@ -95,6 +96,10 @@ MADE: list[Case] = [
     ("url_encode", lambda: spec(url_encode=1), InvalidRecords, ["url_encode=1", "True or False"]),
     ("table_type", lambda: spec(table_type="mor"), InvalidRecords, ["'mor'", "merge_on_read"]),
     ("check_keys", lambda: TableSettings(check_keys=1), InvalidSettings, ["check_keys=1"]),
+    ("index: text", lambda: TableSettings(index="BUCKET"), InvalidSettings, ["index='BUCKET'", "IndexSettings"]),
+    ("index: lower", lambda: TableSettings(index=IndexSettings("bucket")), InvalidSettings, ["'bucket'", "upper"]),
+    ("index: zero", lambda: TableSettings(index=IndexSettings("BUCKET", 0)), InvalidSettings, ["buckets=0", "1 or"]),
+    ("index: by", lambda: TableSettings(index=IndexSettings("BUCKET", 4, "id")), InvalidSettings, ["fields='id'"]),
     ("mode: huge", lambda: TableSettings(mode=10**5000), InvalidSettings, ["this int", "single_writer"]),
     ("retention: huge", lambda: TableSettings(retention=KeepCommits(-(10**5000))), InvalidSettings, ["nothing"]),
     ("version: huge", lambda: spec(version=10**5000), InvalidRecords, ["version=this int"]),

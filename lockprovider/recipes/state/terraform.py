@@ -121,7 +121,7 @@ class TerraformBackend:
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
         """Store the state in `body` if `identity` is the ID of the lock held here, or "" while none is held.
 
-        Another ID gets 423, or 409 if none is held. Raises MalformedObject for no state, LeaseLost, and, without
+        Another ID gets 423, or 409 if none is held. Raises MalformedObject for other bytes, LeaseLost, and, without
         `force`, as `TerraformState.replacing`.
         """
         snapshot = TerraformState.decode(body)
@@ -162,7 +162,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK, json.dumps(info).encode())
 
     def _unlock(self, identity: str | None) -> Reply:
-        """Release the lock held here if `identity` is its ID or None; if none is held, None or "" breaks the state's.
+        """Release the lock held here by its ID or None; if none is held, None or "" breaks the state's lock.
 
         The ID released last succeeds again, and breaks its lock if the store had failed to release it; others get 409.
         """

@@ -74,7 +74,7 @@ class StateWriter:
         return None if content is None else decode(content.data, path)
 
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
-        """Send a write's requests until its verdict is `mine` or `never`; `base` is the content that it replaces.
+        """Send a write's requests until its verdict is `mine` or `never`; `base`: the content that it replaces, if any.
 
         Raises OutcomeUnknown if that cannot be known by `deadline_s`. Errors before the first sending stay as they are.
         """

@@ -230,7 +230,7 @@ def _count_keys(
     *,
     all_keys: bool,
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Read the slices' keys; return misplaced rows by first file, and keys in several file groups by partition.
+    """Read slices' keys; count misplaced rows by a slice's first file, keys in several file groups by partition.
 
     Counts rows only with a bucket index, keys only with `all_keys`; leaves out zeros. Adds errors to `unread`.
     """

@@ -72,7 +72,7 @@ class NotAcquired(LockError, TimeoutError):
 
 
 class LossReason(enum.Enum):
-    """Reason why a lease, or a term, is over.
+    """Why a lease, or a term, is over.
 
     >>> lease = lockprovider.lock("memory://docs/lock").acquire()
     >>> lease.release()

@@ -291,7 +291,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """Processes of the demo from the begin of `with` to its end."""
+    """The demo's processes, from the begin of `with` to its end."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -377,7 +377,7 @@ _LEGEND = (
 
 @dataclass(slots=True)
 class Attempt:
-    """One instant of one pipeline."""
+    """An instant of a pipeline."""
 
     instant: str
     doing: str
@@ -390,7 +390,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Track:
-    """Messages of one process so far."""
+    """A process's messages so far."""
 
     role: str
     step: Step = Step(0, 0, "starts")

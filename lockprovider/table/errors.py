@@ -50,8 +50,8 @@ class Misfit:
     Attributes:
         path: the field: `column.field`, `.element` of a list, `.key` and `.value` of a map.
         given: its type; empty for a missing field.
-        wanted: the table's type; empty for a field that it does not have.
-        text: the fault and the next step; `{at}` stands for value and row.
+        wanted: the table's type; empty for a field that it lacks.
+        text: fault and next step; `{at}` stands for value and row.
         row: the first that does not fit; None if the types alone show it.
     """
 
@@ -159,10 +159,10 @@ class WriteConflict(TableError):
 
     Attributes:
         instant: begin time of the instant that lost.
-        lost_to: file name of the winner: a completed instant, a planned clustering, or a restore; `ARCHIVED` if
-            archived since.
-        file_groups: the (partition, file id) pairs that both wrote; empty after a restore or added columns.
-        keys: record keys that both inserted, if keys are checked.
+        lost_to: file name of the winner: a completed instant, planned clustering or restore; `ARCHIVED` if archived
+            since.
+        file_groups: (partition, file id) pairs that both wrote; empty after a restore or added columns.
+        keys: record keys that both inserted, if checked.
     """
 
     def __init__(

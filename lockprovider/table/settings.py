@@ -103,7 +103,7 @@ class HeartbeatSettings:
 
     @property
     def tolerance_s(self) -> float:
-        """Seconds after its last beat at which a writer is dead."""
+        """Seconds from a dead writer's last beat."""
         return self.interval_s * self.misses
 
 
@@ -261,7 +261,7 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return `settings`, or the defaults for None."""
+    """Return `settings`; the defaults for None."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):
@@ -312,7 +312,7 @@ def _check_heartbeat(settings: HeartbeatSettings) -> None:
 
 
 def _check_index(index: object) -> None:
-    """Raise `InvalidSettings` unless None, or with an upper-case kind, buckets above 0 or None, and a tuple of fields."""
+    """Raise `InvalidSettings` unless None, or an upper-case kind, buckets above 0 or None, and a tuple of fields."""
     if index is None:
         return
     if not isinstance(index, IndexSettings):

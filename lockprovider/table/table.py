@@ -426,7 +426,7 @@ class Table(TableContext):
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention).
 
-        Finishes dead cleaners' plans first, and returns these results, too. Plans nothing while another cleaner runs.
+        Finishes dead cleaners' plans first, and returns these results, too. While another cleaner runs, plans nothing.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -439,7 +439,7 @@ class Table(TableContext):
     def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
-        Scheduled compactions without an executor come first; `dry_run` returns only the next plan.
+        Scheduled compactions without an executor come first; `dry_run` returns only the next.
 
         Raises:
             UnsupportedTable: the table is copy-on-write.
@@ -451,7 +451,7 @@ class Table(TableContext):
         return compaction.compact_table(self, dry_run=dry_run)
 
     def schedule_compaction(self) -> str | None:
-        """Write a compaction plan for any process to run; returns its begin time, None if there is nothing to merge.
+        """Write a compaction plan for any process; returns its begin time, None if there is nothing to merge.
 
         >>> instant = logs.schedule_compaction()
         """
@@ -462,7 +462,7 @@ class Table(TableContext):
 
         Raises:
             HistoryGone: no such compaction exists, or files that it names are gone.
-            Aborted: another executor is running it.
+            Aborted: another executor runs it.
 
         >>> result = logs.run_compaction(logs.schedule_compaction())
         """
@@ -635,7 +635,7 @@ class Table(TableContext):
         """Undo every commit that completed after `version`; the result lists them.
 
         Also removes pending writes, a metadata table, and these commits' epochs. NOT promised: anything, if JVM writers
-        run at the same time.
+        run meanwhile.
 
         Raises:
             HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a

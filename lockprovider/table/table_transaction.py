@@ -23,8 +23,8 @@ class TableTransaction(TransactionHandle):
     """A transaction with the methods of `Table`; not thread-safe, and for one commit only.
 
     Promised: all reads are of one moment. A clean end of the `with` block commits all changes, unless another writer
-    has changed the same file groups since; an exception discards them. NOT promised: that a row which was only read is
-    unchanged at the commit; that a transaction reads its own changes.
+    has changed the same file groups since; an exception discards them. NOT promised: that a row only read is unchanged
+    at the commit; that a transaction reads its own changes.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -163,7 +163,7 @@ class TableTransaction(TransactionHandle):
 
     @property
     def result(self) -> CommitResult | None:
-        """The result of the commit; None before it."""
+        """Result of the commit; None before it."""
         return self._inner.result
 
     def _write(self) -> None:

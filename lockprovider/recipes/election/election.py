@@ -227,7 +227,7 @@ class Election(Recipe):
     def watch(self) -> Iterator[LeaderChange]:
         """Yield `Elected` for the current leader, then each change, until `stop`.
 
-        Changes between two reads may be missed. Takes one conditional GET each `poll`; Unavailable is ignored.
+        May miss changes between two reads. Takes one conditional GET each `poll`; Unavailable is ignored.
 
         >>> with election.lead():
         ...     next(election.watch()).leader.name

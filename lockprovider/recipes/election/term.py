@@ -51,7 +51,7 @@ _SENDS = 4
 
 
 class Candidate:
-    """Requests of one candidate. Only reads are thread-safe."""
+    """Requests of one candidate; only reads are thread-safe."""
 
     def __init__(self, store: Store, path: str, name: str, settings: LockSettings, world: World) -> None:
         self.world = world

@@ -178,13 +178,13 @@ class WriteStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """A write of `document` over `base` (None: no state exists), and its next step.
+    """A write of `document` over `base` (None: no state), and its next step.
 
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial.
     2. The write is conditional on the version that was read.
     3. After a refusal, the write's id is searched at the path, or in the history, where a later writer archived it.
 
-    With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor ever will be), or
+    With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor will be), or
     `untold`: the deciding revision was trimmed or removed.
     """
 

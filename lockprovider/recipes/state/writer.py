@@ -39,7 +39,7 @@ _EVER = float("inf")
 
 
 class StateWriter:
-    """Reads a state and its history, and writes batches of changes."""
+    """Reads a state and its history; writes batches of changes."""
 
     def __init__(
         self,

@@ -123,25 +123,25 @@ class Facts:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties; None: unreadable."""
+        """The properties, if readable."""
         return None if isinstance(self.properties, str) else self.properties
 
     @property
     def stats(self) -> Iterator[tuple[Instant, WriteStat]]:
-        """The files of readable commits."""
+        """Files of readable commits."""
         for instant, metadata in self.commits.items():
             if not isinstance(metadata, str):
                 yield from ((instant, stat) for stats in metadata.stats.values() for stat in stats)
 
     @property
     def replaced(self) -> frozenset[FileGroup]:
-        """The file groups that readable commits replaced."""
+        """File groups that readable commits replaced."""
         readable = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
         return frozenset[FileGroup]().union(*(metadata.ended for metadata in readable))
 
 
 def first_names(names: Iterable[str]) -> str:
-    """Join three names, and the number of others."""
+    """Join three names, and the number of more."""
     ordered = sorted(names)
     more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
     return ", ".join(ordered[:_SHOWN]) + more

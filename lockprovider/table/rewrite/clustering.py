@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringResult:
-    """Result of one clustering; `instant` and `completion` are 17 digits, UTC, empty for a dry run."""
+    """Result of one clustering; `instant` and `completion`: 17 digits, UTC, empty for a dry run."""
 
     instant: str
     completion: str

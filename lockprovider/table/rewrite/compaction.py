@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """Result of one compaction; `instant` and `completion` are 17 digits, UTC, empty for a dry run.
+    """Result of one compaction; `instant` and `completion`: 17 digits, UTC, empty for a dry run.
 
     `log_files` counts those of the merged `file_groups`.
     """

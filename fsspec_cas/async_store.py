@@ -354,7 +354,7 @@ class AsyncStore:
     async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
         """Delete objects of one bucket by their full paths, 1,000 per request if the store can, else singly.
 
-        `timeout` is for each request. Deleted batches leave `rest`.
+        `timeout` is for each request. `rest` loses deleted batches.
         """
         delete_batch = getattr(self.backend, "delete_batch", None)
         if delete_batch is not None:
@@ -370,8 +370,8 @@ class AsyncStore:
     ) -> Entries:
         """List all objects whose path starts with `prefix`, ordered by path; the paths are relative to the root.
 
-        Returns only paths after `start_after` and before `stop_at`. Several pages are no snapshot; `timeout` (seconds)
-        is for each.
+        Returns only paths after `start_after` and before `stop_at`. Pages are no snapshot; `timeout` (seconds) is for
+        each.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']

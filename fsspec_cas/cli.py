@@ -168,7 +168,7 @@ def _object(arguments: Any) -> tuple[Store, str]:
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):
         raise InvalidInput(f"{arguments.url!r} names a bucket, not an object: write e.g. s3://bucket/key")
-    return Store.from_filesystem(fs, folder or path[: -len(name)]), name  # "/" of a file in the root folder
+    return Store.from_filesystem(fs, folder or path[: -len(name)]), name  # "/" for "/name"
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:

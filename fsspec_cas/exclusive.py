@@ -116,7 +116,6 @@ class AsyncExclusive:
 
     @property
     def cleanup(self) -> Coroutine[Any, Any, None] | None:
-        """New coroutine that aborts a writer with parts, or None."""
         return None if self.closed or self._upload is None else self.abort()
 
     async def _send_part(self) -> None:
@@ -206,7 +205,6 @@ class Exclusive:
 
     @property
     def path(self) -> str:
-        """Full path."""
         return self._async.path
 
     @property

@@ -205,25 +205,29 @@ class Sender:
         bucket = path.partition("/")[0]
         if name == "s3" and bucket.endswith(_DIRECTORY):
             return False
+        end_s = self._world.monotonic_s() + timeout
         key = await undocumented_endpoint(self._backend, path, timeout)
         if key is None:
             return True
         if key not in _SUCCESS_IS_PROOF:
-            _SUCCESS_IS_PROOF[key] = await self._try_deletes(path.rpartition("/")[0] or bucket, timeout)
+            _SUCCESS_IS_PROOF[key] = await self._try_deletes(path.rpartition("/")[0] or bucket, end_s)
         if (is_proof := _SUCCESS_IS_PROOF[key]) is None:
             why = "this store ignores the condition: write a tombstone by put_if_match"
             raise NotSupported(f"{path!r} cannot be deleted at a version, because {why}")
         return is_proof
 
-    async def _try_deletes(self, folder: str, timeout: float) -> bool | None:
+    async def _try_deletes(self, folder: str, end_s: float) -> bool | None:
         """Delete a new object in `folder` at a wrong version, at its own, and again.
 
         True: only the second succeeds; False: also the third; None: no conditional deletes.
 
-        Raises Unavailable without a result; the object may remain.
+        Raises Unavailable without a result at `end_s`; the object may remain.
         """
         new_id = self._world.new_id()
         path = f"{folder}/cas-probe-{new_id}"
+
+        def left_s() -> float:
+            return max(0.0, end_s - self._world.monotonic_s())
 
         async def remove(version: Version | None) -> bool:
             """Delete the object at `version` (None: any); return False if that was refused.
@@ -238,14 +242,14 @@ class Sender:
                 silences += isinstance(answer, NoAnswer)
                 return None if silences >= _SILENCES else answer
 
-            answer = await self.repeat(path, ask, timeout)
-            removed = isinstance(answer, Applied) or (silences > 0 and await self.head(path, timeout) == Missing())
+            answer = await self.repeat(path, ask, left_s())
+            removed = isinstance(answer, Applied) or (silences > 0 and await self.head(path, left_s()) == Missing())
             if answer is None and not removed:
                 raise Unavailable(f"no answer to {_SILENCES} deletes of {path!r}", path=path)
             return removed
 
         try:
-            version_made = (await self.write(Write(path, ABSENT, new_id), new_id.encode(), timeout)).unwrap()
+            version_made = (await self.write(Write(path, ABSENT, new_id), new_id.encode(), left_s())).unwrap()
             keeps_condition = True
             with contextlib.suppress(NotSupported):
                 keeps_condition = not await remove(Version(version_made.backend, _NEVER))

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Store:
     """Conditional writes below one root, for sync callers, with the methods of `AsyncStore`. Thread-safe.
 
-    "Outcomes" in `fsspec_cas/README.md` has the promises; `Won` and `Lost` document their limits.
+    "Outcomes" in `fsspec_cas/README.md` has the promises and their limits.
 
     `s3`, `gcs` and `azure` run on fsspec's loop thread; local files, memory and `client="obstore"` in the calling
     thread.
@@ -128,7 +128,7 @@ class Store:
 
     @property
     def is_remote(self) -> bool:
-        """True if requests wait for a network, so that concurrent requests are faster.
+        """True if requests wait for a network.
 
         >>> store.is_remote
         False

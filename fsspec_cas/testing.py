@@ -454,8 +454,8 @@ class Rule:
 class Gateway:
     """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
-    It forwards requests without a rule, and closes each connection after one answer. `choose` returns a rule for a
-    request that none of `rules` takes; `requests` has method and target of each.
+    It closes each connection after one answer. `choose` returns a rule for a request that none of `rules` takes;
+    `requests` has method and target of each.
 
     >>> with Gateway("127.0.0.1", 9) as gateway:
     ...     gateway.rules.append(Rule(WRONG_ANSWERS["404 text"]))

@@ -164,8 +164,6 @@ def off_thread(backend: Backend) -> Backend:
 
 
 class _OffThread(Relay):
-    """Runs a blocking backend's requests on threads, to their end."""
-
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner, blocking=False)
         self._inline = Inline(Machine())

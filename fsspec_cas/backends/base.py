@@ -82,8 +82,7 @@ class Backend(Protocol):
         """Switch from the dialect `refused` to the other, unless that is done; return False if none exists."""
         return False
 
-    async def close(self) -> None:
-        """Close the running loop's connections."""
+    async def close(self) -> None: ...
 
 
 def _relayed(name: str) -> Any:

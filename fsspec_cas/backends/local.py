@@ -71,7 +71,7 @@ class LocalBackend(Backend):
             return Missing() if stat is None else replace(_object_state(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
-        """Read and stat one open file, so that both match.
+        """Read and stat one open file, so that both match; `Unchanged` if at `unless`.
 
         Returns `Missing` for none or a folder; a pipe or device raises StoreError.
         """
@@ -169,7 +169,6 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
-    """Sync a new file's folder, else a crash could remove it."""
     try:
         _sync_folder(target.parent)
     except OSError as error:

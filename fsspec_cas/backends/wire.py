@@ -76,7 +76,6 @@ class AioBackend(HttpBackend):
             await client.__aexit__(None, None, None)
 
     async def _open(self) -> Any:
-        """Open a client as the user's filesystem would, without re-sends."""
         raise NotImplementedError
 
     async def _client(self) -> Any:

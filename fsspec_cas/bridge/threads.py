@@ -152,7 +152,7 @@ class Background:
         self._under_way: set[Later[Any]] = set()
 
     def begin(self, call: Callable[[], T]) -> Later[T]:
-        """Start the call on a thread, or run it here if none can start; the interpreter's exit waits for it."""
+        """Start the call on a thread, or run it here if none can start."""
         answer: Later[T] = Later()
         answer.set_running_or_notify_cancel()
         self._under_way.add(answer)
@@ -274,8 +274,9 @@ async def on_thread(
 ) -> T:
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
-    A cancelled task ends at once, every wait in its call raises `WaitStopped`, and `undo` gets a result that still
-    comes. With `runs_to_end` the call runs to its end. The interpreter's exit waits for that, and for `undo`.
+    A cancelled task ends at once, every wait in its call raises `WaitStopped`, and `undo` gets a result, if not None,
+    that still comes. With `runs_to_end` the call runs to its end. The interpreter's exit waits for that, and for
+    `undo`.
     """
     running = _Call(call, undo)
     (BACKGROUND.begin if runs_to_end else BACKGROUND.run)(running.run)

@@ -79,9 +79,9 @@ class ExclusiveFile(io.BufferedIOBase):
         return self._writer.write(data)
 
     def close(self) -> None:
-        """Create the object, once, and raise as `commit`; in a transaction leave it to `commit`.
+        """Create the object, once, or raise AlreadyExists, OutcomeUnknown or StoreError.
 
-        While an exception propagates, log a warning and abort instead.
+        In a transaction leave that to `commit`. While an exception propagates, log a warning and abort instead.
         """
         if self.closed:
             return
@@ -138,7 +138,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     """Conditional writes on a target filesystem; every other operation goes to the target, with its promises.
 
     `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome
-    `OutcomeUnknown`. Plain writes overwrite.
+    `OutcomeUnknown`.
 
     The target is `fs`, or is created from `target_protocol` and `target_options`, which may also be given by name. With
     `asynchronous`, local files and memory run in threads. `fo` is not used.

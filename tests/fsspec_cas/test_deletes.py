@@ -26,6 +26,7 @@ from fsspec_cas import (
 from fsspec_cas.answer import Applied, NoAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.probe.probe import probe
+from fsspec_cas.testing import ManualClock
 
 
 class Undocumented(MemoryBackend):
@@ -159,6 +160,27 @@ def test_amazon_is_trusted_without_a_check_for_conditional_deletes():
     version = store.put_if_absent("a", b"1").unwrap()
     assert store.delete_if_match("a", version) == Won(version)
     assert not [path for _, path in backend.asked if "cas-probe" in path]
+
+
+class SlowDeletes(Undocumented):
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    async def delete(self, path, condition, *, timeout_s):
+        self.clock.advance(min(20, timeout_s))
+        answer = NoAnswer("silent")
+        return await super().delete(path, condition, timeout_s=timeout_s) if timeout_s > 20 else answer
+
+
+def test_check_for_conditional_deletes_ends_within_the_timeout():
+    clock = ManualClock()
+    store = Store(SlowDeletes(clock), f"bucket-{uuid.uuid4().hex}", world=clock)
+    version = store.put_if_absent("a", b"1").unwrap()
+    begun_s = clock.now_s
+    with pytest.raises(Unavailable, match="did not show what it does"):
+        store.delete_if_match("a", version, timeout=50)
+    assert clock.now_s - begun_s <= 50
 
 
 class ForbidsDeletes(Undocumented):

@@ -80,7 +80,7 @@ class GcsBackend(AioBackend):
         raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
-        """Send the request once, without redirects, and store the reply in this task's `Trip`.
+        """Send the request once, without redirects, and store the reply, unzipped, in this task's `Trip`.
 
         May refresh credentials; raises TimeoutError.
         """

@@ -65,8 +65,6 @@ _DEBUG = "\n\nDebug source:"
 
 
 class S3OverObstore(FsspecStore):
-    """The filesystem of `client="obstore"`."""
-
     protocol = "s3"
 
 

@@ -216,7 +216,7 @@ class _S3Reply:
         return replace(statement, shows_request_ids=statement.has_request_id or self.gives_request_ids is None)
 
     def _read(self, etag: str, why: str) -> ReplyMeaning:
-        """Return the object of a head or get with a request id or our write id.
+        """Return the object of a head or get with a request id; where the store may give none, our write id suffices.
 
         For a store without ids S3's headers suffice. Else `Confirm` or `Unproven`.
         """

@@ -103,7 +103,6 @@ class S3Backend(S3Api, AioBackend):
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is not a dict of names and texts")
 
     async def endpoint(self) -> str:
-        """Return the URL of requests; may open a client."""
         return str((await self._client()).meta.endpoint_url)
 
     async def _open(self) -> Any:

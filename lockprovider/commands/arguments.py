@@ -148,14 +148,14 @@ def flag(parser: Commands, name: str, text: str) -> None:
 
 
 def option(parser: Commands, name: str, kind: Any, text: str, default: Any = None, **more: Any) -> None:
-    """Add an option or argument; `kind`: a type of this module, or the metavar of a text, not empty."""
+    """Add an option or argument; `kind`: a type of this module, or a text's metavar."""
     kind, metavar = (_filled, kind) if isinstance(kind, str) else (kind, _METAVARS[kind])
     more = {"type": kind, "metavar": metavar} | more
     parser.add_argument(name, help=text, default=default, **more)
 
 
 def json_argument(text: str | bytes, what: str, hint: str) -> Any:
-    """Parse JSON; its InvalidInput says `what` and `hint`."""
+    """Parse JSON; InvalidInput says `what` and `hint`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -188,7 +188,7 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes"; if not, print so.
+    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes".
 
     Without a terminal, raises InvalidInput, which advises the command `check`.
     """

@@ -76,8 +76,8 @@ def add_elect(commands: Commands) -> None:
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Lead, run the command, and resign; after a lost term, lead again, and run it anew.
 
-    Ends with the command, with a lost term if `--once` or a signal asked for the end ("interrupted"), or after
-    `--timeout` ("not_elected"). A signal during the wait raises `Stopped`.
+    Ends with the command, after `--timeout` ("not_elected"), or with a lost term: "lost" with `--once`, "interrupted"
+    if a signal asked for the end. A signal during the wait raises `Stopped`.
     """
     words = command_of(arguments, "elect")
     election = Election.open(

@@ -112,7 +112,7 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put messages, JSON or else text, from arguments or lines of stdin; print how many `--producer` had put before.
+    """Put messages, JSON or else text, from arguments or lines of stdin; print counts: new, put by `--producer` before.
 
     InvalidInput: `--producer` with a key, priority or delay.
     """

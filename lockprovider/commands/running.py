@@ -1,6 +1,6 @@
 """Run a command, and end it if its lease or term is lost.
 
-The command leads its own process group, but on a terminal stays in the terminal's, to read from it.
+It leads its own process group, but on a terminal stays in the terminal's, to read from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lockprovider.election import Term
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
-_CHECK_S = 5.0  # between checks, in case the heartbeat's thread hangs
+_CHECK_S = 5.0  # in case the heartbeat's thread hangs
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
 EXPECTED = (CasError, LockError, CoordinationError, OSError)  # their text is for the user
@@ -120,7 +120,8 @@ class CommandOrder:
     ) -> CommandResult:
         """Run the command to its end, or end it once `held` is lost (code 123); fill in and return `result`.
 
-        If it cannot start, sets only `why` and code 126 or 127. Passes signals on, and keeps later ones.
+        If it cannot start, sets only `why` and code 126 or 127. `environment` adds variables. Passes signals on, and
+        keeps later ones.
         """
         self.signals.hold()
         try:
@@ -197,7 +198,7 @@ class Signals:
         self.asked_to_end = 0
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal that asks for the end; pass, keep or raise each, as last set."""
+        """Pass, keep or raise a signal, as last set; note one that asks for the end."""
         del frame
         if number in _ENDS:
             self.asked_to_end = number

@@ -1,4 +1,4 @@
-"""HTTP server of `state run` and `state serve` on loopback, without TLS: passes requests to `TerraformBackend`.
+"""HTTP server of `state run` and `state serve` on loopback: passes requests to `TerraformBackend`.
 
 The password keeps out other users of the machine.
 """
@@ -93,7 +93,7 @@ class StateServer:
         }
 
     def serve(self) -> None:
-        """Handle requests until `shutdown`, then release held locks and close the socket."""
+        """Handle requests until `shutdown`, then release locks and close the socket."""
         try:
             asyncio.run(self._serve())
         finally:

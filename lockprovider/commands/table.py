@@ -111,8 +111,9 @@ def _create(arguments: Any) -> CommandAnswer:
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")
     schema = _like(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
+    options = storage_options(arguments)
     spec = TableSpec(
-        arguments.name or arguments.url.rstrip("/").rpartition("/")[2],
+        arguments.name or Store.from_url(arguments.url, options).url.rstrip("/").rpartition("/")[2],
         schema,
         record_keys=tuple(arguments.key),
         partition_by=tuple(arguments.partition_by),
@@ -125,7 +126,7 @@ def _create(arguments: Any) -> CommandAnswer:
         table_type="merge_on_read" if arguments.merge_on_read else "copy_on_write",
     )
     behaviour = settings(arguments)
-    table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
+    table = Table.create(arguments.url, spec, storage_options=options, settings=behaviour)
     return CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}")
 
 
@@ -281,9 +282,10 @@ def _read(arguments: Any) -> CommandAnswer:
 
 
 def _in_python(value: pa.Scalar) -> Any:
+    """Convert a value of Arrow, at any depth; times of years that Python lacks become text."""
     try:
         return value.as_py()
-    except (ValueError, OverflowError):  # times of years that Python lacks
+    except (ValueError, OverflowError):
         match value:
             case pa.StructScalar():
                 return {name: _in_python(item) for name, item in value.items()}
@@ -311,7 +313,7 @@ def _doctor(arguments: Any) -> CommandAnswer:
     return CommandAnswer(entries, title, columns, tuple(rows), below, REFUSED if wrong else DONE)
 
 
-# With the lock's audit, a box is pale from its last file to the lock's acquisition, then black until its commit.
+# A box is pale from its last file to the lock's acquisition, then black until its commit.
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 _WAIT = "#b9d3f0"
@@ -428,7 +430,7 @@ def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> li
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
-    """Return the bar with the times of the only tenure that contains its end."""
+    """Add the lock's times if only one tenure contains the bar's end."""
     holders = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(holders) != 1:
         return bar

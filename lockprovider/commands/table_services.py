@@ -36,7 +36,7 @@ from lockprovider.table.timeline.versions import commit_of
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """Result of a command: `data` for programs, other fields for people."""
+    """Answer: `data` for programs, other fields for people."""
 
     data: Any
     title: str

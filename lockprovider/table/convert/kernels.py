@@ -173,7 +173,7 @@ def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """Rebase large text or bytes to 32-bit offsets, or raise TooLong; pyarrow's cast fails for such slices."""
+    """Rebase large text or bytes, also of slices, to 32-bit offsets, or raise TooLong."""
     if len(values) == 0:
         return pa.array([], column)
     _, offsets, data = values.buffers()

@@ -42,10 +42,7 @@ def compile_plan(
 
 
 def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """Convert stored rows to `columns`: new ones are null, widened ones read as in the JVM.
-
-    Raises Corrupt for other types.
-    """
+    """Convert stored rows to `columns`: new ones are null, widened ones read as in the JVM. Corrupt for other types."""
     found = rows.schema
     if found.names == columns.names and all(
         stored.equals(wanted, check_metadata=True) for stored, wanted in zip(found.types, columns.types, strict=True)
@@ -359,7 +356,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; after `_same` return it itself.
+        """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; `_same` leaves it unchanged.
 
         Raises DoesNotFit (with `READ` Corrupt) for the first misfit, InvalidRecords for a too long value.
         """
@@ -370,7 +367,7 @@ class Plan:
         start = 0
         for chunk in chunks:
             parts = _applied(step, chunk)
-            # Raised outside of the handler: an error with that context could not be pickled.
+            # Outside the handler: an error with that context cannot be pickled.
             if parts is None:
                 raise self._first_error(step, chunk, start)
             converted += parts

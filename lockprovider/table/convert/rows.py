@@ -123,7 +123,7 @@ _LISTS = (list, tuple, np.ndarray)
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
     """Convert a pandas Series to an array, NaN to null, dicts to maps where `column_type` has maps.
 
-    Raises UnsupportedSchema, which names the column, for values of mixed types.
+    Raises UnsupportedSchema, with the column's `name`, for mixed types.
     """
     try:
         if column_type is not None and _has(column_type, types.is_map):

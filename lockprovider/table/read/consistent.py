@@ -193,7 +193,7 @@ def commits(table: TableContext) -> CommitHistory:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """Touched file groups of one partition, before and after. Picklable."""
+    """Touched file groups of a partition. Picklable."""
 
     before: ScanPlan
     after: ScanPlan
@@ -213,10 +213,10 @@ class Changes:
     """Changes of some commits; they can be read several times.
 
     Attributes:
-        checkpoint: the `after` of the next call; it stays the same if there are no new commits.
+        checkpoint: the `after` of the next call; the same if there are no new commits.
         commits: the instants with these changes, in the requested order.
         schema: the operation (`insert`, `update` or `delete`), then the requested columns.
-        parts: the changes by partition, for engines that read them in several processes.
+        parts: the changes by partition, for engines.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -263,7 +263,7 @@ def changes_since(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
-    """List the timeline and files, and plan the changes of commits in (after, until], by their time in `order`.
+    """Plan the changes of commits in (after, until], by their time in `order`; lists timeline and files.
 
     Without `after` every row is an insert. Raises InvalidInput for an unknown order, `HistoryGone` if commits or files
     are gone.
@@ -277,7 +277,7 @@ def changes_since(
 
     def look() -> Changes:
         """Plan the changes of one listing; raise Stale or HistoryGone if files vanished."""
-        # A listing of several pages may lack the earlier of two commits. A second one has both.
+        # A listing of several pages may lack the earlier of two commits. A second has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()
         archived = table.current.last_archived
@@ -304,7 +304,8 @@ def _changes(
 ) -> Changes:
     """List files, and plan a window's changes by partition (`only`: these). Unless `continues`, every row is an insert.
 
-    Raises InvalidInput for a table column named like the operation, `HistoryGone` if files are gone.
+    Raises InvalidInput for a column named like the operation, `HistoryGone` for missing files, UnsupportedTable for
+    columns that schema-on-read changed.
     """
     schema = table.schema(span.then if span.then.writes else timeline)
     result = changes_schema(schema, columns)
@@ -327,7 +328,7 @@ def _changes(
         refuse_gone(table, timeline, before, is_read, "before these changes")
     names = list(dict.fromkeys((*result.names[1:], *_NEEDED)))
     old, new = (plan_scan(snapshot, schema, table.config(), columns=names) for snapshot in (before, then))
-    # Each part is a whole partition, since a row may have moved between its file groups.
+    # Whole partitions, since rows may move between file groups.
     parts = (
         PartitionChanges(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items()
     )
@@ -335,7 +336,7 @@ def _changes(
 
 
 def changes_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns of changes, the operation first; raise InvalidInput if the table has its name in any case."""
+    """Schema of changes, the operation first; InvalidInput if the table has a column of its name, in any case."""
     if named := [name for name in schema.names if name.lower() == OPERATION]:
         raise InvalidInput(f"column {named[0]!r} of the table has the name of the operation; read it by a scan")
     return pa.schema([pa.field(OPERATION, pa.string()), *selected(schema, columns)])

@@ -22,7 +22,7 @@ from lockprovider.table.read.literals import LiteralMisfit, Position, literal_of
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
-_MANY_VALUES = 1 << 12  # The bound of more values is their range.
+_MANY_VALUES = 1 << 12  # The bound of more is a range.
 _PART_ROWS = 1 << 16  # a deep filter has a mask for each level
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": pc.less,
@@ -361,7 +361,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
 
 
 def check_kind(value: Any) -> None:
-    """Raise `InvalidInput` if `value` has no form of a filter; checks no columns."""
+    """Raise `InvalidInput` if `value` is no form of a filter; checks no columns."""
     if not isinstance(value, (str, pc.Expression, Filter)):
         _alternatives(value)
 

@@ -47,7 +47,7 @@ _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimize
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """Plan of a read. Picklable, and each slice can be read alone.
+    """Plan of a read. Picklable; each slice can be read alone.
 
     Attributes:
         schema: the columns of the result; `read` also has the filter's.
@@ -118,7 +118,7 @@ def filter_of(where: Where, full: pa.Schema) -> Filter:
 def to_table(
     place: TablePlace, scan: ScanPlan, progress: Callable[[Iterator[_Rows]], Iterator[_Rows]] = iter
 ) -> pa.Table:
-    """Read into memory, up to 4 slices at once if some have logs; `progress` wraps the slices' iterator."""
+    """Read into memory, up to 4 slices at once if some have logs; `progress` wraps their iterator."""
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     most = _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
     # pyarrow decodes slices without logs by several threads.

@@ -59,7 +59,7 @@ class _Group:
 
 
 def parse_where(text: str, schema: pa.Schema) -> Filter:
-    """Parse a filter over the columns of `schema`; `InvalidInput` names the position of an error."""
+    """Parse a filter over columns of `schema`; `InvalidInput` names the error's position."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -68,7 +68,7 @@ def parse_where(text: str, schema: pa.Schema) -> Filter:
 
 
 class _Parser:
-    """Parser of one text, for one call of `parsed`. `_token` is the first unread token."""
+    """Parser of one text, for one `parsed`; `_token` is the first unread token."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text

@@ -104,6 +104,16 @@ def test_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, run:
     assert "open it" in again.err
 
 
+@pytest.mark.parametrize(("url", "name"), [(".", "my trips"), ("file://{}/", "my trips"), ("{}/x", "x")])
+def test_table_without_a_name_has_that_of_its_folder(
+    tmp_path: Path, run: Any, monkeypatch: Any, url: str, name: str
+) -> None:
+    folder = tmp_path / "my trips"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert run("create", url.format(folder), "--column", "id:int64", "--key", "id", "--json").said["name"] == name
+
+
 @pytest.mark.parametrize(
     ("column", "sentence"), [("id", "NAME:TYPE"), ("id:integer", "is not a type"), ("other:int64", "id")]
 )

@@ -292,7 +292,7 @@ def misplaced(config: TableConfig, file_slice: FileSlice, keys: pa.Array) -> int
 
 
 def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple[str, int], FileSlice]:
-    """Map (partition, bucket) to its file slice; raise `Corrupt` if two share a bucket or one has none."""
+    """Map (partition, bucket) to its file slice; raise `Corrupt` if two share a bucket or a file id names none."""
     groups: dict[tuple[str, int], FileSlice] = {}
     for file_slice in slices:
         bucket = index.named_by(file_slice.file_id)

@@ -44,7 +44,10 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest; return the new history."""
+    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest.
+
+    Returns the history that `_version_` then names.
+    """
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
     if history.number and history.version is None:

@@ -63,7 +63,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
     """Remove under the lock the properties that `share` wrote, and return them; `dry_run` only returns.
 
-    Raises `Aborted` for a pending write.
+    Raises `Aborted` for a pending write, unless there are none to remove.
     """
     if dry_run:
         return _removed_settings(table)
@@ -120,8 +120,8 @@ _TRIES = 10
 def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
     """Read all keys; if each is in its bucket, write the bucket index to the properties under the lock.
 
-    `bucket_by`: the hashed columns; empty: all record keys. Raises UnsupportedTable for misplaced rows or another
-    index, `Aborted` if writers committed during each of ten tries.
+    `bucket_by`: the hashed columns; empty: all record keys. Raises `InvalidRecords` for invalid arguments,
+    UnsupportedTable for misplaced rows or another index, `Aborted` if writers committed during each of ten tries.
     """
     config = table.config()
     keys = config.record_keys

@@ -63,8 +63,9 @@ class LogWriter:
         operations = [self._now(operation) for operation in batch]
         handover = Handover(operations, self._broker)
         turn = Appending(tuple(map(without_bundle, operations)), self._world.new_id(), sent=handover.handed)
-        if self._end is not None:
-            turn = self._draft_after(turn, handover, self._end)
+        end = self._end
+        if end is not None and not (end.led and any(map(_leads_not, turn.operations))):  # the leader may have resigned
+            turn = self._draft_after(turn, handover, end)
         while turn.need is not AppendStep.DONE:
             before = turn.need
             try:
@@ -162,6 +163,10 @@ def _numbered(operation: LogGiven) -> ProducerNumber | None:
     if isinstance(operation, Foreign):
         return (id(operation.bundle), append.client), append.seq
     return None if append.producer.startswith(UNNAMED) else (append.client, append.seq)
+
+
+def _leads_not(operation: LogOperation) -> bool:
+    return isinstance(operation, (Append, Seal)) and not operation.epoch
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:

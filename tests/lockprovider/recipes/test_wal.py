@@ -642,6 +642,17 @@ def test_no_append_of_an_older_epoch_follows_lead(store) -> None:
     assert records(log) == [b"plain", b"first", b"second", b"after"]
 
 
+def test_client_refused_during_a_leadership_may_append_after_it(store) -> None:
+    with made(store).lead() as leader:
+        leader.append(b"led")
+        other = Wal(store, PATH)
+        for refused in (lambda: other.append(b"no"), other.seal):
+            with pytest.raises(Fenced, match="no other writer may append"):
+                refused()
+    assert other.append(b"after").position.offset == 1
+    assert records(other) == [b"led", b"after"]
+
+
 def test_leader_that_fails_lets_others_append(store) -> None:
     log = made(store)
     with pytest.raises(ZeroDivisionError), log.lead(producer="p") as out:

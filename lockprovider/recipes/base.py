@@ -154,7 +154,7 @@ Waiting = tuple[Op, "Later[T]"]
 
 _MOST_WAITING = 10_000
 DRAIN_S = 5.0  # at the interpreter's end
-_GCS_PACE_S = 1.0  # a limit of GCS
+_GCS_PACE_S = 1.0
 _CLOCK = Machine()  # threads wait in real time
 _STARTS_S = 0.001
 # A write waits for as many operations as the last one carried, at most this fraction of its time: else answered callers
@@ -277,7 +277,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 pass
 
     def wait_slice(self, answer: Later[T]) -> bool:
-        """Wait up to a second; return whether the operation has ended, else start the thread if needed."""
+        """Wait up to a second; return whether the operation ended, else start the thread if needed."""
         with contextlib.suppress(NotYet, CancelledError):
             answer.exception(SLICE_S)
             return True

@@ -35,7 +35,7 @@ _HELLO_BYTES = 1024  # before the proof
 FRAME_BYTES = 8 << 20
 _HELLO_S = 2.0
 _VERSION = 2
-CLOCK = Machine()  # of sockets
+CLOCK = Machine()
 
 
 class BrokenLink(Exception):
@@ -135,7 +135,7 @@ _PEERS = 1000
 _BACKLOG = 128
 _CONNECT_S = 1.0
 _AGAIN_S = 1.0
-SILENCE_S = 3.0  # of a broker that is gone
+SILENCE_S = 3.0  # of a dead broker
 _ANSWER_S = 20.0  # of a broker whose store is silent
 
 
@@ -491,7 +491,7 @@ class Broker(Generic[T]):
                     answer.exception(_SIGN_S)
                     break
                 send_frame(peer, {"ask": number}, SILENCE_S)
-            results = answer.result()  # its error may be a TimeoutError, too
+            results = answer.result()  # or a TimeoutError
         except BrokenLink:
             raise
         except (Exception, CancelledError) as error:  # noqa: BLE001 - the asker tries its own store

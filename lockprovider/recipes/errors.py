@@ -1,6 +1,6 @@
 """Errors of the recipes: a second tree, next to `LockError`. Each can be pickled.
 
-"Errors" in `lockprovider/recipes/README.md` says what to do.
+What to do: "Errors" in `lockprovider/recipes/README.md`.
 """
 
 from __future__ import annotations

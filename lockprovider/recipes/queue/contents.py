@@ -115,7 +115,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker's message; `token` is of this delivery."""
+    """`token` is of this delivery."""
 
     message: Message
     token: str

@@ -260,7 +260,7 @@ class Job(ProcessBound):
             self.ack()
         else:
             with contextlib.suppress(CasError, CoordinationError):  # the claim lapses
-                counts = isinstance(error, Exception)  # a Ctrl-C is no failure of the message
+                counts = isinstance(error, Exception)  # a Ctrl-C is no failure
                 self.nack(error=_described(error), counts=counts, delay_s=None if counts else 0.0)
 
     def _must_go_on(self) -> None:

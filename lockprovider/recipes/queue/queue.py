@@ -91,7 +91,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         self._client = self.world.new_id()
         self._claims = itertools.count(1)
         self._unnamed = 0
-        self._numbers = threading.Lock()  # so that numbers arrive in order
+        self._numbers = threading.Lock()  # numbers arrive in order
         self._stopping = Signal()
         self._heartbeat.reset()
         self._writer.reset()

@@ -227,7 +227,7 @@ def next_position(head: Head) -> Position:
 
 
 # A reader: {"format":1, "log":uuid, "slot":s, "offset":o, "epoch":e, "rev":n}. `epoch` rises with each client that
-# opens it, and fences the last. `rev` makes each write's bytes differ.
+# opens it, and fences the last.
 _FORMAT = 1
 _LARGEST = 1 << 16  # bytes
 _NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}

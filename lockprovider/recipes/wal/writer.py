@@ -227,7 +227,7 @@ class Appender(ProcessBound):
         self._highest = 0
         self._acknowledged = NumberRanges()
         self._waiting: dict[Later[Appended], None] = {}
-        self._guard = threading.Lock()  # so that numbers arrive in order
+        self._guard = threading.Lock()  # numbers arrive in order
 
     @property
     def last_seq(self) -> int:
@@ -239,7 +239,7 @@ class Appender(ProcessBound):
         """Append a record: bytes, at most 1 MiB. A producer's numbers rise, and may have gaps.
 
         Raises:
-            SequenceGap: a higher number is in the log, and this one is not; or an earlier one failed.
+            SequenceGap: a higher number is in the log, and not this one; or an earlier one failed.
             Fenced: another client has taken the name, or leads.
             Sealed, LogFull, TooLarge, Overloaded: it was not taken.
             OutcomeUnknown: with a producer's number, append it again.

@@ -21,6 +21,7 @@ from fsspec_cas.arguments import (
     check_start,
 )
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
+from fsspec_cas.backends.s3 import is_in_directory_bucket
 from fsspec_cas.bridge.drive import Drive, OnLoop
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
@@ -379,6 +380,8 @@ class AsyncStore:
         full = self._full_prefix(prefix)
         after = None if start_after is None else self._join(check_start(start_after))
         keeps_slash = full.startswith("/") or self.backend.name == "local"
+        is_ordered = self.backend.name != "s3" or not is_in_directory_bucket(full)
+        after = after if is_ordered else None
         entries: list[Entry] = []
         token: str | None = None
         while True:
@@ -387,7 +390,10 @@ class AsyncStore:
                 path = listed.path if keeps_slash else listed.path.lstrip("/")
                 entries.append(replace(listed, path=path[len(self.root.rstrip("/")) + 1 :] if self.root else path))
             token = page.token
-            if token is None or (stop_at is not None and entries and self._is_past(entries[-1].path, prefix, stop_at)):
+            last = entries[-1].path if entries and is_ordered else None
+            if token is None or (stop_at is not None and last is not None and self._is_past(last, prefix, stop_at)):
+                if start_after is not None and not is_ordered:
+                    entries = [entry for entry in entries if entry.path > start_after]
                 in_range = (entry for entry in entries if stop_at is None or entry.path < stop_at)
                 return sorted(in_range, key=lambda entry: entry.path)
 

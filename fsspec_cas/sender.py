@@ -25,7 +25,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.arguments import check_rooted, check_seconds
 from fsspec_cas.backends import Backend
-from fsspec_cas.backends.s3 import is_amazon
+from fsspec_cas.backends.s3 import is_amazon, is_in_directory_bucket
 from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
 from fsspec_cas.machine import World
@@ -49,7 +49,6 @@ T_co = TypeVar("T_co", covariant=True)
 _LOG = logging.getLogger("fsspec_cas")
 _STRANGERS = 5
 _SMALL_BYTES = 1 << 20
-_DIRECTORY = "--x-s3"
 _SILENCES = 3
 _NEVER = '"00000000000000000000000000000000"'
 # By endpoint and bucket: whether a delete's success is proof; None: the condition is ignored.
@@ -203,7 +202,7 @@ class Sender:
         if not self._backend.capabilities.delete_match:
             raise NotSupported(f"this client of {name} has no conditional delete: write a tombstone by put_if_match")
         bucket = path.partition("/")[0]
-        if name == "s3" and bucket.endswith(_DIRECTORY):
+        if name == "s3" and is_in_directory_bucket(path):
             return False
         end_s = self._world.monotonic_s() + timeout
         key = await undocumented_endpoint(self._backend, path, timeout)

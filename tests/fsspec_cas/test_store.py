@@ -376,6 +376,20 @@ def test_listing_of_hierarchical_azure_has_every_path_before_its_end(stop_at, sh
     assert len(backend.asked) == pages
 
 
+def test_listing_of_directory_bucket_which_is_unordered_has_every_path_in_range():
+    """S3 does not know StartAfter there either."""
+    _, backend, clock = scripted(
+        *[
+            Page(tuple(Entry(f"b--x-s3/root/{n}", 1, 5) for n in page), more)
+            for page, more in (("dc", "more"), ("ab", None))
+        ]
+    )
+    backend.name = "s3"
+    store = Store(backend, "b--x-s3/root", world=clock)
+    assert [entry.path for entry in store.list("", start_after="a", stop_at="d")] == ["b", "c"]
+    assert [what[1:4] for what in backend.asked] == [("b--x-s3/root/", None, token) for token in (None, "more")]
+
+
 @pytest.mark.parametrize("call", [lambda s: s.put_if_absent("a", b""), lambda s: s.read("a")], ids=["put", "read"])
 @pytest.mark.parametrize("draw", [n / 16 for n in range(16)])
 def test_no_attempt_begins_when_too_little_time_is_left_for_its_answer(call, draw):

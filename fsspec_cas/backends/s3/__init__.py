@@ -23,6 +23,10 @@ def is_amazon(endpoint: str) -> bool:
     return any(host == amazon or host.endswith(f".{amazon}") for amazon in _AMAZON)
 
 
+def is_in_directory_bucket(path: str) -> bool:
+    return path.partition("/")[0].endswith("--x-s3")
+
+
 class S3Api(HttpBackend):
     name = "s3"
     capabilities = replace(ALL_CAPABILITIES, unique_versions=False)  # the ETag is a hash

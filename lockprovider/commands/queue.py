@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.arguments import shown
 from fsspec_cas.command import complain, storage_options
 from fsspec_cas.machine import Worker
 from lockprovider.commands.arguments import (
@@ -131,11 +132,18 @@ def _put(arguments: Any) -> None:
 
 
 def _bodies(arguments: Any) -> Iterator[Any]:
-    for text in arguments.messages or (line.rstrip("\n") for line in sys.stdin):
+    for text in arguments.messages or map(_line, sys.stdin.buffer):
         try:
             yield json.loads(text, parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError):
             yield text
+
+
+def _line(line: bytes) -> str:
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"the line {shown(line)} of stdin is not UTF-8 text") from error
 
 
 def _finite(text: str) -> float:

@@ -180,7 +180,7 @@ def _put(arguments: Any) -> None:
 
 
 def _edit(arguments: Any) -> None:
-    """Open the value in an editor under a lease, and write what it saved, unless unchanged.
+    """Open the value in an editor under a lease, and write what it saved, even unchanged.
 
     InvalidInput: the editor failed, or saved no JSON for a JSON value. Errors of `State.edit` pass through.
     """

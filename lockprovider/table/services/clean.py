@@ -64,10 +64,10 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
+    writable_config(table)
     if dry_run:
         plan, _ = _plan(table, policy)
         return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
-    writable_config(table)
     finished = finish_dead_cleans(table)
     with contextlib.ExitStack() as alive:
         scheduled = _schedule(table, policy, alive)

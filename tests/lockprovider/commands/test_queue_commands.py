@@ -24,7 +24,7 @@ def url(tmp_path) -> str:
 
 def queue(*arguments, stdin="", code=0):
     """One command to its end. It never shows a traceback."""
-    done = typed("lockprovider", "queue", *arguments, stdin=stdin.encode())
+    done = typed("lockprovider", "queue", *arguments, stdin=stdin.encode(errors="surrogateescape"))
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done
@@ -40,6 +40,7 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert json.loads(queue("put", url, "--producer", "days", "--json", stdin="a\nb\nc\nd\n").stdout)["again"] == 3
     queue("put", url, '{"day": 1}', "--priority", 1, "--key", "k")
     assert "leave out" in queue("put", url, "x", "--producer", "days", "--key", "k", code=2).stderr
+    assert "of stdin is not UTF-8 text" in queue("put", url, stdin="\udcff", code=2).stderr
     stat = json.loads(queue("stat", url, "--json").stdout)
     assert (stat["ready"], stat["put"]) == (5, 5)
     assert [json.loads(line)["body"] for line in queue("peek", url, "--json").stdout.splitlines()][:2] == [

@@ -605,6 +605,18 @@ def test_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path) 
 # --- the metadata table of JVM writers --------------------------------------------------------------------------------
 
 
+def test_clean_and_archive_of_an_unwritable_table_are_refused_also_as_dry_runs(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    upsert(table, (1, "a", 2))
+    with (folder / ".hoodie" / "hoodie.properties").open("a") as file:
+        file.write("hoodie.table.cdc.enabled=true\n")
+    for dry_run in (True, False):
+        with pytest.raises(UnsupportedTable, match="CDC"):
+            table.clean(KeepVersions(1), dry_run=dry_run)
+        with pytest.raises(UnsupportedTable, match="CDC"):
+            table.archive(dry_run=dry_run)
+
+
 def test_metadata_table_is_refused_until_it_is_retired(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     kept = {"hoodie.parquet.setting=of theirs\n", "hoodie.table.metadata.partitions=files\n"}

@@ -98,7 +98,7 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
 def _texts(table: pa.Table, field: str) -> pa.Array:
     """Return a column's values as Hudi writes them in keys and paths; nulls stay.
 
-    Raises `InvalidRecords` if it is missing, a float, bytes or nested.
+    Raises `InvalidRecords` if it is missing, a float, bytes, nested, or of 2 GiB.
     """
     if field not in table.column_names:
         raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
@@ -110,7 +110,12 @@ def _texts(table: pa.Table, field: str) -> pa.Array:
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
     elif not schema.has_key_text(kind):
         raise InvalidRecords(f"column {field!r} of type {kind} cannot be a key or partition; cast it to a string")
-    return array_of(column.cast(pa.string()))
+    try:
+        return array_of(column.cast(pa.string()))
+    except pa.ArrowInvalid as error:
+        raise InvalidRecords(
+            f"column {field!r} cannot be a key or partition ({error}); if it has 2 GiB, write fewer rows at once"
+        ) from error
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ import io
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -478,3 +479,15 @@ def test_int96_timestamps_beyond_the_years_of_nanoseconds_are_read(where: Any, t
         .to_pylist()
         == times
     )
+
+
+def test_keys_of_two_gibibytes_in_one_call_are_refused() -> None:
+    size = 1 << 30
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.array([0, size], pa.int32()).buffers()[1], allocated(size)])
+    with pytest.raises(InvalidRecords, match="'a' cannot be a key .* write fewer rows at once"):
+        base_file.record_keys(pa.table({"a": pa.chunked_array([text] * 3)}), ["a"])
+
+
+def allocated(size: int) -> pa.Buffer:
+    """Memory that nothing touches takes no page."""
+    return pa.py_buffer(mmap(-1, size))

@@ -60,15 +60,16 @@ _KEPT_SLICES = 3
 def compact_if_due(table: TableContext) -> None:
     """Compact the metadata table under the lock if it has ten commits since its last compaction and only lists files.
 
-    Sends no request until this process has counted ten.
+    Sends no request until this process has counted ten, and ten more after a try in vain.
     """
-    if table.knowledge.listing.logs < MOST_LOGS:
+    if table.knowledge.listing.logs - table.knowledge.listing.tried < MOST_LOGS:
         return
     with table.lock.acquire() as lease:
         own = own_timeline(table.store)
         count = uncompacted(own)
-        table.knowledge.listing = replace(table.knowledge.listing, logs=count)
-        if count >= MOST_LOGS and table.config().named_metadata == (LISTING,):
+        is_due = count >= MOST_LOGS
+        table.knowledge.listing = replace(table.knowledge.listing, logs=count, tried=count if is_due else 0)
+        if is_due and table.config().named_metadata == (LISTING,):
             compact(table, lease, own)
 
 
@@ -94,7 +95,7 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
                 table.store.put_if_absent(path, data, create_once=True).unwrap()
             completion = both.next_time(table.clock.now_ms(), begin)
             lease.publish(done.path(InstantState.COMPLETED, completion), done.completed)
-    table.knowledge.listing = replace(table.knowledge.listing, logs=0)
+    table.knowledge.listing = replace(table.knowledge.listing, logs=0, tried=0)
     table.report("listing_compacted", begin, log_files=len(slices[0].logs))
     _remove_old(table, own)
     return begin

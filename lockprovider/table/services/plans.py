@@ -229,10 +229,12 @@ def begin_listing(
     own, cached = None, table.knowledge.listing
     if again or log is None or cached.log != log.name:
         own = own_timeline(table.store)
-        compacted = compacted_at(own)
-        schema = cached.schema if cached.compacted == compacted else ""
-        schema = schema or own_schema(table.store, own_slices(table.store, own))
-        cached = ListingState("" if log is None else log.name, compacted, schema, uncompacted(own))
+        compacted, count = compacted_at(own), uncompacted(own)
+        if cached.compacted != compacted:
+            cached = ListingState()
+        schema = cached.schema or own_schema(table.store, own_slices(table.store, own))
+        name = "" if log is None else log.name
+        cached = ListingState(name, compacted, schema, count, min(count, cached.tried))
     commit = ListingCommit.of(begin, records, cached.schema)
     table.knowledge.listing = replace(cached, logs=cached.logs + 1)
     # Later listed instants are older than `timeline`.

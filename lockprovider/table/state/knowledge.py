@@ -76,12 +76,14 @@ class ListingState:
         log: the log in which its timeline was listed; empty without one.
         schema: of its files; empty if not read.
         logs: the number of commits since.
+        tried: that number when a compaction was last tried in vain, else 0.
     """
 
     log: str = ""
     compacted: str = ""
     schema: str = ""
     logs: int = 0
+    tried: int = 0
 
 
 @dataclass(frozen=True, slots=True)

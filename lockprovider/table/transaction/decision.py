@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
 
 
-_KEPT = 256  # decoded proposals, and digests of columns
+_DIGESTS, _PROPOSALS = 256, 128  # digests of columns and decoded proposals that stay in memory
+_LARGEST_KEPT = 1 << 15  # bytes of a body; the lock decides no larger one
 LOOKED_AT_MS = 1000  # the age from which a write is looked for
 _OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 
@@ -317,7 +318,7 @@ def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
             return
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_DIGESTS)
 def columns_digest(columns: pa.Schema) -> str:
     """Return a digest that changes if columns are added."""
     return short_digest(repr(leaf_types(columns)))
@@ -529,12 +530,19 @@ class TableDecider:
         return instant, metadata
 
 
-@lru_cache(maxsize=_KEPT)
 def _proposal_in(body: bytes) -> Proposal | None:
+    """Decode an intent's body, or return it cached; None if it is no proposal."""
+    return _decoded(body) if len(body) > _LARGEST_KEPT else _cached(body)
+
+
+def _decoded(body: bytes) -> Proposal | None:
     try:
         return decode(body)
     except (ValueError, KeyError, TypeError, Corrupt):
         return None
+
+
+_cached = lru_cache(maxsize=_PROPOSALS)(_decoded)
 
 
 def _name(entry: LogEntry) -> str:

@@ -6,7 +6,9 @@ import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hudi import HudiTableBuilder
@@ -64,6 +66,25 @@ def test_readers_read_few_log_files_however_many_commits_there_are(folder: Path)
     files = [path.name for path in (folder / ROOT / "files").iterdir()]
     assert len([name for name in files if name.endswith(".hfile")]) == 3
     assert len(files) < 3 * MOST_LOGS + 2
+
+
+def test_compaction_in_vain_is_tried_again_after_ten_commits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base,) = (folder / ROOT / "files").glob("files-0000-*.hfile")
+    shutil.copy(base, base.with_name(base.name.replace("files-0000", "files-0001")))  # two file groups
+    compact, tried = metadata_table.compact, list[int]()
+
+    def noted(*args: Any) -> str | None:
+        tried.append(turn)
+        return compact(*args)
+
+    monkeypatch.setattr(metadata_table, "compact", noted)
+    table, expected = open_(folder), set(BEFORE)
+    for turn in range(3 * MOST_LOGS):
+        table.append(rows((100 + turn, "a", "new", 1)))
+        expected.add((100 + turn, "a", "new", 1))
+    assert len(tried) > 1
+    assert all(after - before == MOST_LOGS for before, after in pairwise(tried))
+    assert content(folder) == expected
 
 
 def timeline_of(folder: Path) -> set[str]:

@@ -20,7 +20,15 @@ from lockprovider.table.timeline.conflict import (
 )
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.decision import Basis, LaterCommits, Proposal, decide, decode, encode
+from lockprovider.table.transaction.decision import (
+    Basis,
+    LaterCommits,
+    Proposal,
+    _proposal_in,
+    decide,
+    decode,
+    encode,
+)
 from lockprovider.table.transaction.transaction import _result
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -121,3 +129,12 @@ def test_proposal_is_posted_only_with_a_rule_that_other_writers_have() -> None:
     assert proposal(OLD, rule=lambda mine, others: None).rule == ""
     with pytest.raises(KeyError):
         decode(encode(replace(proposal(OLD), rule="of a later version")))
+
+
+def test_only_proposals_of_decidable_size_stay_in_memory() -> None:
+    small = encode(proposal(NEW))
+    large = encode(proposal(*(replace(NEW, file_id=f"new-{number}") for number in range(1000))))
+    assert len(large) > 1 << 15
+    assert _proposal_in(small) is _proposal_in(small)
+    assert _proposal_in(large) == _proposal_in(large) is not None
+    assert _proposal_in(large) is not _proposal_in(large)

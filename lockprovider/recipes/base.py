@@ -288,7 +288,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def close(self, timeout_s: float | None = None) -> None:
         """Refuse operations, and wait until waiting ones are written, at most `timeout_s` (None: no limit).
 
-        On the writing thread it does not wait.
+        The writing thread does not wait.
         """
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)

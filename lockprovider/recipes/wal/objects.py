@@ -198,6 +198,11 @@ class LogObjects:
             f"slot {slot} of {self.path!r} was written and is gone: another program removes objects of this log"
         )
 
+    @property
+    def written(self) -> int:
+        """A slot known to be written; no request."""
+        return max(self.manifest().hint, self._reached.slot - 1)
+
     def trimmed_error(self, slot: int) -> Trimmed:
         floor = self.manifest(fresh=True).floor
         return Trimmed(f"slot {slot} of {self.path!r} was trimmed: the first kept slot is {floor}", floor)
@@ -274,14 +279,17 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
 def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
     """Yield the slots from `start` to the end or the seal, also empty ones. Reads up to 8 concurrently.
 
-    Raises as `_batch`.
+    Raises as `_batch`, or MalformedObject for a removed slot.
     """
     slot, at_once = start.slot, 1
     while True:
+        written = objects.written
         looks = [objects.store.in_background(partial(objects.look, slot + n)) for n in range(1, at_once)]
         for look in (None, *looks):
             place = objects.look(slot) if look is None else look.result()
             if place is None or place.head.slot < slot:
+                if slot <= written:
+                    raise objects.gone_error(slot)
                 return
             yield (batch := _batch(objects, place, slot, start.offset))
             if batch.sealed:

@@ -271,7 +271,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def position(self, start: Start) -> Position:
         """Return the position of a slot's first record, of the `oldest` kept one, or of the `end`.
 
-        A `Position` is returned as it is.
+        A `Position` is returned as is.
 
         Raises:
             Trimmed: the slot is no longer kept.
@@ -329,7 +329,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
 
 class AsyncAppender(EnteredByTasks[Appender]):
-    """Appends as one producer or leader, for tasks. Leave it with `async with`.
+    """An `Appender` or `Leader`, for tasks. Leave it with `async with`.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -355,7 +355,7 @@ class AsyncAppender(EnteredByTasks[Appender]):
 
 
 class AsyncLogReader(ForTasks[LogReader]):
-    """A reader whose position is kept in the log, for tasks.
+    """A `LogReader`, for tasks.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append(b"first")

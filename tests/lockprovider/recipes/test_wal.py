@@ -744,6 +744,20 @@ def test_log_with_removed_objects_raises(store) -> None:
         Wal(store, PATH).append(b"x")
 
 
+@pytest.mark.parametrize("removed", [0, 5])
+def test_reader_of_a_log_with_a_removed_slot_raises(store, removed) -> None:
+    log = made(store, 4096)
+    log.reader("r")
+    for n in range(70):
+        log.append(b"%d" % n)
+    until(lambda: log._objects.manifest(fresh=True).hint == 64)
+    store.delete(f"orders/slots/{removed:08d}")
+    read = []
+    with pytest.raises(MalformedObject, match=f"slot {removed} of .* is gone"):
+        read.extend(Wal(store, PATH).reader("r").read())
+    assert len(read) == removed
+
+
 def test_position_of_a_removed_slot_raises(store) -> None:
     log = made(store)
     for n in range(10):

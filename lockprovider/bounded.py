@@ -1,9 +1,5 @@
 """Decoders of stored bytes within bounds, pure: a hostile object costs bounded memory, and raises one typed error.
 
-    with undecodable_as(MalformedObject, f"{path!r} is no queue"):
-        found = parse_object(data, most=MOST_BYTES)
-        return Queue(text_in(found, "id"), whole_in(found, "rev"))
-
 Call them within `undecodable_as`: they raise `Undecodable`, but also `KeyError`, `ValueError` or `zlib.error`. A writer
 calls `check_fits` first.
 """
@@ -74,8 +70,8 @@ def undecodable_as(
 def parse_json(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> Any:
     """Parse UTF-8 JSON.
 
-    Raises `Undecodable` beyond the bounds (see `check_fits`), and for invalid JSON, numbers that are infinite or NaN,
-    and lone surrogates.
+    Raises `Undecodable` beyond the bounds (see `check_fits`), and for invalid JSON, infinite or NaN numbers, and lone
+    surrogates.
     """
     check_fits(data, most=most, deepest=deepest, items=items)
     try:
@@ -101,7 +97,7 @@ def parse_object(data: bytes, *, most: int, deepest: int = DEEPEST) -> dict[str,
 def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = MOST_ITEMS) -> None:
     """Raise `Undecodable` if JSON has more than `most` bytes, `deepest` nested levels, or `items`.
 
-    Items are commas and opening brackets, even in text. Does not parse it.
+    Items are commas and opening brackets, even in text. Parses nothing.
     """
     if len(data) > most:
         raise Undecodable(f"it has {len(data)} bytes, and {most} are the most that is read")

@@ -1,6 +1,6 @@
 """Tables of Hudi's keys: honoured, without effect, or refused.
 
-Source: Hudi 1.3.0-SNAPSHOT, with older names. Hudi 1.2.0 has no other such keys.
+Source: Hudi 1.3.0-SNAPSHOT, with older names.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ _ANOTHER_LOCK = (
 
 
 def _check_name(key: str) -> None:
-    """Raise `InvalidSettings` for an unknown key below `OWNED`'s prefixes, or a key that resembles an honoured one."""
+    """Raise `InvalidSettings` for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key."""
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
     from difflib import get_close_matches  # noqa: PLC0415 - rare

@@ -1,6 +1,6 @@
 """Drawings of lanes over time as one SVG, pure.
 
-Times are of the writers' clocks, so the order of events in two lanes proves nothing.
+Times are of the writers' clocks: the order of events in two lanes proves nothing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
-    """Return SVG of one lane at height `y`: boxes, marks, and its name, cut to fit with the whole as tooltip."""
+    """Return SVG of one lane at height `y`: boxes, marks, and its name, cut to fit, with the whole as tooltip."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
@@ -208,7 +208,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Return the row, from 0, and the SVG of each sample; a sample that does not fit the width begins a new row."""
+    """Return each sample's row, from 0, and SVG; a sample that does not fit the width begins a new row."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

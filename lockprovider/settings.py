@@ -40,10 +40,10 @@ class LockSettings:
         timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
         poll: longest interval between a waiting client's reads (`hoodie.write.lock.wait_time_ms_between_retry`); a
             waiter in the record may sleep up to 4.5 s.
-        check_store: whether S3 stores other than Amazon's must prove that they obey conditions: see
+        check_store: whether S3 stores but Amazon's must prove that they obey conditions: see
             `fsspec_cas.probe.proof.require_safe_for_locks`.
-        max_hold: how long a lease is renewed (None: until release). Then its holder gets `LeaseLost`, and other clients
-            can take the lock when it lapses.
+        max_hold: how long a lease is renewed (None: until release). Then its holder gets `LeaseLost`, and others can
+            take the lock when it lapses.
 
     >>> lockprovider.LockSettings(validity=60).renew
     6.0
@@ -188,7 +188,7 @@ def from_config(config: Mapping[str, object]) -> Options:
 def from_url(url: str) -> Options:
     """Split a URL into the part before `?` and lock options; a path without `://` stays whole.
 
-    Raises `InvalidSettings` for an unknown, repeated or invalid option.
+    Raises `InvalidSettings` for an unknown, repeated or invalid one.
     """
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
@@ -218,7 +218,7 @@ def from_url(url: str) -> Options:
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
     """Return each setting's config key and unit; `renew` has Hudi's older key if `config` does.
 
-    Raises `InvalidSettings` if both keys disagree.
+    Raises `InvalidSettings` if both disagree.
     """
     newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
@@ -266,7 +266,7 @@ def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
 def _seconds(word: _Word, value: object) -> float:
     """Convert a setting's number or text to seconds.
 
-    Raises `InvalidSettings` if it is not finite, or has a fraction where `word` is `whole`.
+    Raises `InvalidSettings` if it is not finite, or a fraction where `word` is `whole`.
     """
     expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:

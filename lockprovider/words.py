@@ -33,7 +33,7 @@ def distance(ms: int) -> str:
 
 
 def span(ms: int) -> str:
-    """Format a duration, negative too, without its smaller units: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min, 49 h 0 min."""
+    """Format a duration, negative too, without its smaller units: 250 ms, 12.3 s, 4 min 10 s, 49 h 0 min."""
     seconds = abs(ms) / 1000
     sign = "-" if ms < 0 else ""
     if seconds < 1:

@@ -130,7 +130,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Differences between rows; a changed row is in both tuples."""
+    """A changed row is in both tuples."""
 
     found_rows: int
     expected_rows: int

@@ -93,14 +93,13 @@ class Done:
 
 
 def to_protect(history: Sequence[Done]) -> list[int]:
-    """Return months with an unprotected delivery, newest last."""
+    """Months with an unprotected delivery, newest last."""
     last = {commit.month: commit.completion for commit in history if commit.role == "ingest"}
     protected = {commit.month: commit.detail for commit in history if commit.role == "protect"}
     return sorted((month for month in last if last[month] > protected.get(month, "")), key=last.__getitem__)
 
 
 def to_backfill(history: Sequence[Done]) -> list[int]:
-    """Return complete, uncorrected months, newest last."""
     corrected = {commit.month for commit in history if commit.role == "backfill"}
     return [commit.month for commit in history if commit.detail == "late" and commit.month not in corrected]
 
@@ -119,14 +118,14 @@ class Worker:
             self._pipe.send(item)
 
     def hears(self, word: str, wait_s: float = 0.0) -> bool:
-        """Receive messages, waiting up to `wait_s` for the first; return whether `word` has ever come."""
+        """Receive messages, waiting up to `wait_s` for the first; return whether `word` ever came."""
         while self._pipe.poll(wait_s):
             self._heard.add(self._pipe.recv())
             wait_s = 0.0
         return word in self._heard
 
     def history(self, txn: TableTransaction | None = None) -> list[Done]:
-        """Read the demo's commits, by completion time, without other writers'; with `txn` those of its snapshot."""
+        """Read the demo's own commits, by completion time; with `txn` those of its snapshot."""
         timeline = self.table.timeline() if txn is None else txn.timeline
         extras = ((commit.completion or "", dict(self.table.metadata_of(commit).extra)) for commit in timeline.writes)
         commits = [
@@ -145,7 +144,7 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
-    """Upsert each delivery in its own transaction, sending a `Step` before each and at the end."""
+    """Upsert each delivery in its own transaction; send a `Step` before each and at the end."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -162,14 +161,14 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace tail numbers by keyed hashes, a month in each transaction, until all is done."""
+    """Replace tail numbers by keyed hashes, a month in each transaction, until all are."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
-        """Upsert a month's raw rows with hashed tail numbers; return its last delivery's completion time in `txn`."""
+        """Upsert a month's raw rows with hashed tail numbers; return its last delivery's completion in `txn`."""
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
         ]
@@ -182,7 +181,7 @@ def protect(worker: Worker, spark: SparkSession) -> None:
 
 
 def backfill(worker: Worker, spark: SparkSession) -> None:
-    """Fill in air times and delete cancelled flights, a complete month in each transaction, until all is done."""
+    """Fill in air times and delete cancelled flights, a complete month in each transaction, until all are."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     def correct_month(txn: TableTransaction, month: int) -> str:
@@ -200,7 +199,7 @@ def _month_by_month(
 ) -> None:
     """Commit the last month that `remaining` returns, again and again, until ingest has ended and none remains.
 
-    Polls every 0.3 s, sending `Step`s. `work` writes a month, and returns the commit's `detail`.
+    Polls, sending `Step`s. `work` writes a month, and returns the `detail`.
     """
     deliveries = len(proof.plan(worker.job.months))
     while True:
@@ -458,7 +457,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """Return SVG text: lanes of attempts and lock use, links from lost attempts to winners, lines at `died_ms`."""
+    """Return SVG: lanes of attempts and lock use, links from lost attempts to winners, lines at `died_ms`."""
     everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -504,7 +503,7 @@ def _story(attempt: Attempt, role: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of a run; `trouble`: why hudi-rs cannot read the table."""
+    """Result of a run; `trouble`: why hudi-rs cannot read."""
 
     url: str
     tracks: tuple[Track, ...]
@@ -542,7 +541,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """Return text: counts of each pipeline, deaths with last words, pending writes, proof, paths, duration."""
+        """Return text: each pipeline's counts, deaths with last words, pending writes, proof, paths, duration."""
         rows = [list(map(str, track.to_json().values()))[:8] for track in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]
@@ -652,7 +651,7 @@ def _follow(job: Job, folder: Path, tracks: Mapping[str, Track], java: str) -> l
 def check_target(url: str, storage_options: dict[str, object]) -> str:
     """List the target; return its URL, or a folder's absolute path. TableExists: it has a table.
 
-    InvalidUrl: not empty, or not shareable.
+    InvalidUrl: not empty or not shareable.
     """
     check_url(url)
     if url.startswith("memory://"):
@@ -670,7 +669,6 @@ def check_target(url: str, storage_options: dict[str, object]) -> str:
 
 
 def _roll_back_the_dead(table: Table, death: Death, world: Machine) -> None:
-    """Wait for the expiry of dead pipelines' heartbeats; roll their writes back by an empty append."""
     complain("lockprovider", "waiting until the dead writer's heartbeat has expired, to roll its instant back")
     beat = SETTINGS.heartbeat
     ripe_ms = death.at_ms + (beat.tolerance_s + beat.interval_s) * 1000

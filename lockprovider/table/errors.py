@@ -90,8 +90,7 @@ class Misfit:
     def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
         """Misfit of a field that the table lacks.
 
-        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one in other upper or lower
-        case.
+        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one that differs by case.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
@@ -134,7 +133,7 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
 
     Attributes:
         misfits: all misfits of types, or the first value's.
-        path, given, wanted, row, value: those of the first misfit.
+        path, given, wanted, row, value: of the first misfit.
     """
 
     def __init__(self, misfits: tuple[Misfit, ...]) -> None:
@@ -208,7 +207,7 @@ class PropertiesChanged(Aborted):
 
 
 class HistoryGone(TableError):
-    """The table cannot be read at that time: files were cleaned, or it did not exist yet."""
+    """The table cannot be read at that time: files were cleaned, or it did not exist."""
 
     @classmethod
     def with_file(cls, path: str) -> HistoryGone:
@@ -227,7 +226,7 @@ _SHORT = 200
 def undamaged(text: str) -> Iterator[None]:
     """Raise `Corrupt` from any error of the block but a `TableError`; the block must only decode bytes.
 
-    `text`, for the message, names the file and its fault.
+    `text`, for people, names file and fault.
     """
     try:
         yield

@@ -109,7 +109,7 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """A writer's index settings, which must agree with the table's own index.
+    """A writer's index settings, which must agree with the table's index.
 
     Attributes:
         kind: `hoodie.index.type`, upper case. All but BUCKET are alike.
@@ -232,7 +232,7 @@ class TableSettings:
         properties decide.
 
         Raises:
-            InvalidSettings: another lock provider, a misspelt key, or an unsupported value or feature.
+            InvalidSettings: another lock provider, a misspelt key, or an unsupported value.
 
         >>> TableSettings.from_hudi({"hoodie.cleaner.commits.retained": "24"}).retention
         KeepCommits(commits=24)
@@ -270,7 +270,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise `InvalidSettings` unless `policy` keeps one commit or version at least, or a finite time, even 0 hours."""
+    """Raise `InvalidSettings` unless `policy` keeps a commit or version at least, or a finite time, even 0 hours."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             is_possible = isinstance(least, int) and least >= 1

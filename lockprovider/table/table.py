@@ -113,7 +113,7 @@ class Table(TableContext):
 
     @staticmethod
     def exists(url: str | os.PathLike[str], *, storage_options: dict[str, Any] | None = None) -> bool:
-        """Return whether a table exists at `url`, by one request.
+        """Return whether a table exists, by one request.
 
         >>> Table.exists("memory://docs/trips"), Table.exists("memory://docs/none")
         (True, False)
@@ -129,8 +129,8 @@ class Table(TableContext):
 
         - a `CommitResult`, or a `Commit` of `history()`
         - the begin time of a savepoint
-        - any other time (17 or 14 digits of UTC, ISO text with its zone, an aware datetime): the table after all
-          commits completed by then
+        - another time (17 or 14 digits of UTC, ISO text with its zone, an aware datetime): the table after all commits
+          completed by then
 
         >>> table.to_arrow(as_of=table.version) == table.to_arrow()
         True
@@ -138,7 +138,7 @@ class Table(TableContext):
         return latest_checkpoint(self.timeline(), Order.COMPLETION)
 
     def history(self) -> CommitHistory:
-        """List the timeline's completed writes, by completion time; archived ones are not included.
+        """List the timeline's completed writes, without archived ones, by completion time.
 
         >>> [commit.operation for commit in table.history()]  # the first has made the columns known
         ['UPSERT', 'INSERT']
@@ -248,8 +248,8 @@ class Table(TableContext):
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
         A missing column becomes null. Without `check_keys`, existing keys are not checked (use `upsert`), and two
-        appends never conflict. In a table with a bucket index, a row whose key exists is replaced, appends to one
-        bucket conflict, and a reader is held whole.
+        appends never conflict. With a bucket index, a row whose key exists is replaced, appends to one bucket conflict,
+        and a reader is held whole.
 
         Args:
             rows: the new rows.
@@ -339,7 +339,7 @@ class Table(TableContext):
     ) -> CommitResult:
         """Replace all rows of the table, or of `partitions` (paths, as folders are named), by `rows`.
 
-        Rows that others append after the snapshot stay; another overwrite of a partition since then is a conflict.
+        Rows that others append after the snapshot stay; another overwrite of a partition meanwhile is a conflict.
         `retries`, `extra`: see `append`.
 
         Raises:
@@ -413,9 +413,9 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Archive, compact and cluster where the settings ask for it and it is due, as after each commit.
+        """Archive, compact (also the metadata table) and cluster where the settings ask for it and it is due.
 
-        Compacts the metadata table, too. A failed service raises nothing; the watcher is notified.
+        Each commit does it. A failed service raises nothing; the watcher is notified.
 
         >>> table.run_inline_services()  # nothing, by default
         """
@@ -469,12 +469,12 @@ class Table(TableContext):
         return compaction.run_compaction(self, instant)
 
     def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Remove a scheduled compaction, or all that are `hours` old without an executor; returns their begin times.
+        """Remove a scheduled compaction, or all `hours` old without an executor; returns their begin times.
 
         Raises:
-            InvalidInput: not exactly one of the two is given, or `hours` is not above 0.
+            InvalidInput: not exactly one is given, or `hours` is not above 0.
             HistoryGone: no such compaction exists.
-            Aborted: an executor is running it.
+            Aborted: an executor runs it.
 
         >>> logs.unschedule_compaction(hours=24)
         ()
@@ -502,7 +502,7 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: a column does not exist, or a size is invalid.
-            UnsupportedTable: the table has buckets: nothing to join.
+            UnsupportedTable: the table has buckets.
             WriteConflict: a write was faster, or is preferred; this clustering changed no row.
             HistoryGone, Aborted: as `run_clustering`.
 
@@ -578,8 +578,6 @@ class Table(TableContext):
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
 
-        Repeat it until it succeeds.
-
         Raises:
             HistoryGone: no such pending write exists.
             Aborted: its writer is alive.
@@ -609,7 +607,7 @@ class Table(TableContext):
         return clean.create_savepoint(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
-        """List all savepoints by the begin time of their commit, oldest first.
+        """List savepoints by the begin time of their commit, oldest first.
 
         Raises:
             Corrupt: a savepoint cannot be parsed.
@@ -652,10 +650,10 @@ class Table(TableContext):
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
         """Record in the properties that a JVM writer made buckets, or that an empty table shall have them.
 
-        Reads all keys of the table first.
+        Reads all keys first.
 
         Raises:
-            UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
+            UnsupportedTable: a row is not in its key's bucket, or the table has another index.
             InvalidRecords: `bucket_by` is not part of the record key, or the number of buckets is impossible.
             Aborted: other writers committed each time while the keys were read.
 
@@ -694,7 +692,7 @@ class Table(TableContext):
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
         """Find faults of the table, with the next step for each; writes nothing.
 
-        Works on tables that cannot be written here, too; `lockprovider table doctor URL` also on those that cannot be
+        Works on tables that cannot be written here, too; `lockprovider table doctor URL` on those that cannot be
         opened. `keys`: read all record keys, and count those in several file groups.
 
         >>> [finding.what for finding in table.doctor() if finding.state == "wrong"]
@@ -712,7 +710,7 @@ class Table(TableContext):
         share.set_visibility(self, visibility)
 
     def retire_metadata_table(self) -> int:
-        """Stop using JVM Hudi's metadata table and delete it; returns how many files it had.
+        """Stop using JVM Hudi's metadata table and delete it; returns its number of files.
 
         JVM writers in Spark do not make a new one; for others (HoodieStreamer, Flink, Java) set
         `hoodie.metadata.enable=false` first.

@@ -74,7 +74,7 @@ class TableTransaction(TransactionHandle):
         Upserts may follow until keys are deleted, then only deletes.
 
         Raises:
-            InvalidRecords: `delete`, `deletes`, an append or overwrite came before; else as `Table.upsert`.
+            InvalidRecords: a delete, append or overwrite came before; else as `Table.upsert`.
 
         >>> with txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -145,7 +145,7 @@ class TableTransaction(TransactionHandle):
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Write all changes and make them visible for good; `conflicts`, the number before, goes into the result.
 
-        Afterwards runs the inline services that are due. After success, a repeated call returns the same result.
+        Afterwards runs due inline services. After success, a repeated call returns the same result.
 
         Raises:
             WriteConflict: a commit since the begin changed the same file groups; call `rollback`.

@@ -3,7 +3,7 @@
 1. A candidate takes a second off the record's age by the store's clock: both times are whole seconds.
 2. A leader's belief counts from the SEND of its last successful write. From the answer, two could believe.
 3. A leader resigns by a write, not a delete: each epoch is given once.
-4. A candidate recognizes its write by its id: a write without an answer may come later.
+4. A candidate recognizes its write, which may come late, by its id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format, copied
 
 # JSON of the fields and "format": 1. `owner` is the candidate's id, `heir` is to lead next, `write` is the write's id.
-# `since_ms`: by the leader's clock.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
 LARGEST_VALUE = 3 << 20  # bytes

@@ -163,8 +163,8 @@ class Election(Recipe):
         - "exit": as "interrupt", and after `grace` seconds this process exits with code 123. The default `grace` is the
           margin by which a leader stops believing before others may lead.
 
-        This candidate stands again only after `main` has ended. After `stop` the result is None. Raises what `lead`
-        raises, and what `main` raised, except `Deposed`, `TermLost` and `Fenced` of a lost term.
+        This candidate stands again only after `main` has ended. Returns None after `stop`. Raises as `lead`, and what
+        `main` raised, except `Deposed`, `TermLost` and `Fenced` of a lost term.
 
         >>> election.run(lambda term: "done, in the newest term")
         'done, in the newest term'
@@ -322,7 +322,7 @@ class AsyncElection(RecipeForTasks[Election]):
 
     @contextlib.asynccontextmanager
     async def lead(self, timeout: float | None = None) -> AsyncIterator[AsyncTerm]:
-        """Lead as `Election.lead` does: `async with election.lead() as term:`.
+        """Lead as `Election.lead`: `async with election.lead() as term:`.
 
         >>> async with election.lead(timeout=10) as term:
         ...     term.check()

@@ -66,7 +66,7 @@ class Candidate:
         self._highest = 0
 
     def look(self) -> Observed | None:
-        """Read the record by a conditional GET, store it in `observed`, and return that (None: none was ever read).
+        """Read the record by a conditional GET, store it in `observed`, and return that (None: never read).
 
         A removed object's last record stays, with `is_removed`. The first read may take a HEAD.
         """
@@ -105,7 +105,7 @@ class Candidate:
     def renew(self, leading: Leading, changes: dict[str, Any] | None = None) -> Leading:
         """Prolong the term by a write, also replacing the record's fields in `changes`; return the renewed term.
 
-        After a refusal or lost answer it reads, and tries again; after four writes raises Unavailable. TermLost: the
+        After a refusal or lost answer reads, and tries again; after four writes raises Unavailable. TermLost: the
         deadline has passed, or the object is gone or holds another term.
         """
         for _ in range(_SENDS):
@@ -128,7 +128,7 @@ class Candidate:
         raise Unavailable(f"the term {leading.record.epoch} of {self._path!r} was not renewed", path=self._path)
 
     def resign(self, leading: Leading, heir: str) -> None:
-        """End the term by a write in favour of `heir` ("": any candidate); return silently if it is over already.
+        """End the term by a write in favour of `heir` ("": any candidate); return if it is over already.
 
         After four tries raises OutcomeUnknown.
         """
@@ -156,7 +156,7 @@ class Candidate:
     def _age_s(self, version: Version) -> float:
         """Return the record's age by the store's clock, by a HEAD.
 
-        0.0: the version has changed, or the store tells no time.
+        0.0: the version has changed, or there is no time.
         """
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)
@@ -352,7 +352,7 @@ class Term:
         return True
 
     def _end(self, why: TermLost) -> None:
-        """Set `lost`, with the reason `why`, log it, and call the callbacks; once only."""
+        """Set `lost`, with the reason `why`, log it, and call the callbacks; only once."""
         with self._telling:
             if Signal.is_set(self.lost):
                 return
@@ -372,12 +372,12 @@ _LOOK_S = 0.2
 
 
 class Deposed(BaseException):
-    """Raised in work whose term is lost; no `Exception`, so that no handler goes on by mistake."""
+    """Raised in work whose term is lost; no `Exception`, so that no handler goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How work ends that goes on after its term."""
+    """How work ends after its term."""
 
     on_deposed: OnDeposed
     grace_s: float
@@ -463,7 +463,7 @@ class _Call:
             ending.end_process(waited_s, self._term.epoch)
 
     def _live(self) -> None:
-        """Call `main(term)`, store its result or error, maybe a Deposed that comes late, and set `done`."""
+        """Call `main(term)`, store its result or error, or a late Deposed, and set `done`."""
         try:
             try:
                 self.result = self._main(self._term)

@@ -114,7 +114,7 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
     """Return the draft after one change, `draft` itself if nothing changes. Calls users' functions, whose errors pass.
 
     Raises Fenced after a newer epoch, StateLocked during an edit above `over` (None: never). A change with a `serial`
-    raises StateConflict unless `start` has it and no earlier change applied.
+    raises StateConflict unless `start` has it and is unchanged.
     """
     reached = draft.serial + (draft is not start)  # by the batch's earlier changes
     match change:
@@ -184,8 +184,8 @@ class StateWrite:
     2. The write is conditional on the version that was read.
     3. After a refusal, the write's id is searched at the path, or in the history, where a later writer archived it.
 
-    With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never` (nor will be), or
-    `untold`: the deciding revision was trimmed or removed.
+    With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never`, or `untold`: the
+    deciding revision was trimmed or removed.
     """
 
     base: Document | None
@@ -214,8 +214,8 @@ class StateWrite:
     def looked(self, now: Document | None) -> StateWrite:
         """Return the write, with its verdict or next step, after a read of the path (None: no object).
 
-        At its serial, the write's id decides. An older one, or no object where none was: write again. A newer one: read
-        the history. Another lineage, or an object removed: `untold`, or `never` for a first write.
+        At its serial, the write's id decides. An older one, or still no object: write again. A newer one: read the
+        history. Another lineage, or a removed object: `untold`, or `never` for a first write.
         """
         if now is None:
             return replace(self, next=WriteStep.REPLACE) if self.base is None else self._done("untold", None)

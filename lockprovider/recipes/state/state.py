@@ -270,7 +270,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return revisions
 
     def at(self, serial: int) -> Revision[V]:
-        """Return the revision of a serial; raises NoRevision if it does not exist or was trimmed.
+        """Return a serial's revision; raises NoRevision if it does not exist or was trimmed.
 
         >>> state.at(1).value
         {'day': 'mon'}
@@ -278,7 +278,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._document_at(serial))
 
     def _document_at(self, serial: int) -> Document:
-        """Read the document at a serial; raise NoRevision if it does not exist or was trimmed."""
+        """Read a serial's document; raise NoRevision if it does not exist or was trimmed."""
         check_whole(serial, "serial")
         current, _ = self._writer.read()
         if current is not None and serial <= current.serial:
@@ -297,7 +297,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return list(difference(*(self._document_at(serial).value for serial in (before, after))))
 
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Write the value of an earlier revision as the next one.
+        """Write an earlier revision's value as the next one.
 
         >>> state.rollback(1).value
         {'day': 'mon'}
@@ -326,8 +326,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def unlock(self, shown: Editor) -> None:
         """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
 
-        It also writes a revision, "unlocked", unless a newer edit has begun or no value exists. If `shown` is absent or
-        released, it does nothing.
+        Also writes a revision, "unlocked", unless a newer edit has begun or no value exists. If `shown` is absent or
+        released, does nothing.
 
         Raises:
             StateConflict: the lock has changed since `shown`; nothing was broken.
@@ -365,7 +365,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def _do(self, change: StateChange) -> Revision[V]:
         """Submit a change, wait, and return its revision; an interrupt cancels it, unless a write took it.
 
-        NestedUpdate: an `update` function of this state calls it, or has run longer than the timeout.
+        NestedUpdate: an `fn` of this state calls it, or has run longer than the timeout.
         """
         if self._place in _UPDATED.get():
             raise NestedUpdate(

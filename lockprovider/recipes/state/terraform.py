@@ -1,6 +1,6 @@
 """Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
 
-`lockprovider/guides/terraform.md` lists the states that are refused (409), as by `terraform state push`.
+`lockprovider/guides/terraform.md` lists the refused states (409), as by `terraform state push`.
 
 Source: internal/backend/remote-state/{http,s3}/client.go and internal/states/statemgr/{migrate,locker}.go of Terraform
 1.5 and 1.11, OpenTofu 1.10.
@@ -179,7 +179,6 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _break_unreleased(self) -> None:
-        """Break the lock that the store failed to release, if it is still there."""
         if self._unreleased:
             shown = self.state.who()
             if shown.status.record is not None and shown.status.record.epoch == self._unreleased:
@@ -187,7 +186,7 @@ class TerraformBackend:
             self._unreleased = 0
 
     def _locked_by_another(self, why: str) -> Reply:
-        """Read who edits the state, and return 423 with the LockInfo, or one made of the lock's record.
+        """Read who edits the state; return 423 with the LockInfo, or one made of the lock's record.
 
         An empty `Info` becomes `why`.
         """
@@ -281,7 +280,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def lock_in_words(reason: str) -> str:
-    """Return an edit's reason for people: a LockInfo as its operation, holder and ID; other text as it is."""
+    """Return an edit's reason for people: a LockInfo as operation, holder and ID; other text as it is."""
     try:
         info = _info(reason.encode())
     except ValueError:
@@ -353,8 +352,8 @@ class TfLock(AtUrl):
 
         Raises:
             StateLocked: another client had it until then; `reason` is its operation.
-            OutcomeUnknown: the file may still appear: look with `shown`, and unlock it.
-            NotSupported: this store ignores the condition of a delete.
+            OutcomeUnknown: the file may still appear: call `shown`, and unlock it.
+            NotSupported: the store ignores a delete's condition.
 
         >>> lock.acquire()
         Traceback (most recent call last):

@@ -76,7 +76,7 @@ class StateWriter:
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
         """Send a write's requests until its verdict is `mine` or `never`; `base`: the content that it replaces, if any.
 
-        Raises OutcomeUnknown if that cannot be known by `deadline_s`. Errors before the first sending stay as they are.
+        Raises OutcomeUnknown if that is not known by `deadline_s`. Errors before the first sending stay as they are.
         """
         data = turn.document.encode()
         failures = 0
@@ -165,7 +165,7 @@ class StateWriter:
         """Write changes together, again after lost races; return each's error or the last document (None: no state).
 
         Unavailable: others won until the timeout. If an open edit locks a change, acquires and releases the lock of
-        edits, to see if the editor lives. May trim the history in the background.
+        edits, to see if the editor lives. May trim the history.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s

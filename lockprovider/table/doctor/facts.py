@@ -150,7 +150,7 @@ def first_names(names: Iterable[str]) -> str:
 def gather(table: TableContext, *, keys: bool = False) -> Facts:
     """Read all facts, changing no file; errors in the table become texts.
 
-    With `keys`, or a bucket index, reads all record keys. Raises `TableNotFound`, or store errors.
+    With `keys`, or a bucket index, reads all keys. Raises `TableNotFound`, or store errors.
     """
     store = table.store
     # First: a file without an instant never gets one later.
@@ -253,7 +253,7 @@ def _count_keys(
 
 
 def _keys(table: TableContext, config: TableConfig, timeline: Timeline, file_slice: FileSlice) -> tuple[pa.Array, int]:
-    """Read a slice's merged keys; return them, and the number in a wrong bucket; none if its files are gone."""
+    """Read a slice's merged keys; return them, and how many are in a wrong bucket; none if its files are gone."""
     try:
         if file_slice.logs:
             parts = merged_keys(table.place, file_slice, table.schema(timeline), MergeRule.of(config))
@@ -308,7 +308,7 @@ def _dead(
 def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Read the archive; return its fault (files gone or of wrong size), or "".
 
-    Also return archived instants still on the timeline, and archived writes that these hide.
+    Also archived instants still on the timeline, and archived writes that these hide.
     """
     sizes = {name: entry.size for name, entry in files_below(table.store, HISTORY).items()}
     done = [i.begin for i in timeline.instants if i.is_completed]
@@ -343,7 +343,7 @@ def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
 
 
 def _lock_note(table: TableContext, record: LockRecord) -> str:
-    """Describe a decided commit not applied yet, else the lock's holder and a starving JVM writer, if any; or ""."""
+    """Describe a decided commit not applied yet, else the lock's holder and a starving JVM writer; or ""."""
     missing = [pending.path for pending in record.all_pending if _read(table, pending.path) is None]
     if missing:
         return f"a commit is decided but not applied yet ({missing[0]}): the next holder of the lock applies it"

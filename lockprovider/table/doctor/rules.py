@@ -141,7 +141,7 @@ def list_columns(facts: Facts) -> _Found:
 
 
 def time_zones(facts: Facts) -> _Found:
-    """Yield findings of R3: no zone is set, a wrong clock here, instants in the future or off by a time zone."""
+    """Yield findings of R3: no zone set, a wrong clock here, instants in the future or off by a time zone."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer uses its own time zone"
         yield _NOTE, what, "run `lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
@@ -164,7 +164,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Yield findings of R4 about hoodie.properties and its backup: missing, unreadable, or unfit for some program."""
+    """Yield findings of R4 on hoodie.properties and its backup: missing, unreadable, or unfit for some program."""
     if facts.lone_backup:
         what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
         yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
@@ -210,7 +210,7 @@ def _appearance(config: TableConfig) -> _Found:
 
 
 def _settings(config: TableConfig) -> _Found:
-    """Yield findings of settings, except the time zone, that `share` would change, and a note of those it would add."""
+    """Yield findings of settings that `share` would change, except the time zone; a note of those it would add."""
     differing = share_changes(config, keeps_listing=keeps_file_listing(config))
     changes = [change for change in differing if change.key != ZONE_KEY]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
@@ -223,7 +223,7 @@ def _settings(config: TableConfig) -> _Found:
 
 
 def duplicate_base_files(facts: Facts) -> _Found:
-    """Yield findings of R5: several base files of one file group and instant; those to remove are named."""
+    """Yield findings of R5: several base files of one file group and instant, naming those to remove."""
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
@@ -250,7 +250,7 @@ def commit_order(facts: Facts) -> _Found:
 
 
 def _unseen(facts: Facts) -> _Found:
-    """Yield findings for commits that missed an earlier one: a base file must name its file group's previous one."""
+    """Yield findings of commits that missed an earlier one: a base file must name its file group's previous one."""
     groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
     for instant, stat in (item for item in facts.stats if not item[1].is_log):  # A log names no slice.
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
@@ -266,7 +266,7 @@ def _unseen(facts: Facts) -> _Found:
 
 
 def metafiles(facts: Facts) -> _Found:
-    """Yield findings of R7: partitions with data files but without a metafile."""
+    """Yield findings of R7: partitions with data files and no metafile."""
     paths = {entry.path for entry in facts.files}
     for folder in sorted({folder for folder, _, _ in facts.data}):
         path = join(folder, PARTITION_METAFILE)
@@ -363,7 +363,7 @@ def _commits(facts: Facts) -> _Found:
 
 
 def _missing(facts: Facts) -> _Found:
-    """Yield findings of files in the latest slices that are gone, or differ in size from their commit."""
+    """Yield findings of the latest slices' files that are gone, or differ in size from their commit."""
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((item for item in facts.stats if not item[1].is_log), key=lambda item: item[0].begin):
@@ -394,7 +394,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return a finding for a pending plan: wrong if it is a day old and has no executor, else a note.
+    """Return a finding for a pending plan: wrong if it is a day old without executor, else a note.
 
     `what` begins its text; the `table` subcommand `command` runs the plan.
     """

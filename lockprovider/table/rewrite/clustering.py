@@ -58,7 +58,7 @@ def cluster_table(
     """Run scheduled clusterings without a live executor, then own plans until one has under 30 groups.
 
     Skips a scheduled one that a write overtook; for an own one raises `WriteConflict`. `dry_run` only returns the next
-    plan, if any, with empty times. Other errors: see `run_clustering`.
+    plan, if any, with empty times. Else raises as `run_clustering`.
     """
     _check(table, rule)
     if dry_run:
@@ -152,8 +152,8 @@ def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
 def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, until: str = "") -> ClusteringPlan:
     """Choose small slices to join, begun before `until` ("": all), maybe none; store nothing.
 
-    Leaves out other plans' file groups, and those where the settings prefer a pending write. Raises UnsupportedTable
-    for JVM buckets.
+    Leaves out other plans' file groups, and those where a pending write is preferred. Raises UnsupportedTable for JVM
+    buckets.
     """
     snapshot = table.snapshot_of(timeline)
     if snapshot.slices and look_like_buckets(file_slice.file_id for file_slice in snapshot.slices):
@@ -167,7 +167,7 @@ def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, unti
 
 
 def _preferred(table: TableContext, timeline: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Return those of `groups` that a clustering would lose to pending writes by the settings; read their markers."""
+    """Return those of `groups` that a clustering would lose to pending writes by the settings; read markers."""
     pending, preferred = pending_writes(table, timeline, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - preferred), pending):
         more = (groups - preferred).intersection(overlap.file_groups)

@@ -47,7 +47,7 @@ def compact_table(
 ) -> tuple[CompactionResult, ...]:
     """Run the scheduled compactions without a live executor, then schedule and run one if log files are left.
 
-    `dry_run` only returns the next plan, if any, with empty times. Errors: see `run_compaction`.
+    `dry_run` only returns the next plan, if any, with empty times. Raises as `run_compaction`.
     """
     _check(table)
     if dry_run:

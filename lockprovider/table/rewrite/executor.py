@@ -69,7 +69,7 @@ def schedule(
 ) -> str | None:
     """Call `plan` with the present timeline under the lock; publish its bytes as a requested plan, and report it.
 
-    Returns the begin time; None, publishing nothing, for empty bytes. Only an `owned` plan keeps its heartbeat file.
+    Returns the begin time; None, publishing nothing, for empty bytes. Only an `owned` plan's heartbeat file stays.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()
@@ -99,7 +99,7 @@ def own_plan(table: TableContext, begin: str, action: Action) -> WriterHeartbeat
 def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
     """Read all pending plans of compactions, log compactions and clusterings; return their file groups.
 
-    Raises `ObjectNotFound` if a plan was just removed.
+    Raises `ObjectNotFound` if one was just removed.
     """
     groups: set[FileGroup] = set()
     for action in (Action.COMPACTION, Action.LOGCOMPACTION):
@@ -112,7 +112,7 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return begin times of pending plans without a live executor; writes heartbeats, to compare ages."""
+    """Return begin times of pending plans without a live executor; writes heartbeats."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
@@ -155,8 +155,8 @@ def executing(
     """Store a plan's inflight state under the lock, as its only executor; run the block unlocked, with a heartbeat.
 
     `read` gets the lease and the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan,
-    path)`. `owned`: an own plan's started heartbeat. Raises `Aborted` if another executor runs the plan or removed an
-    `owned` one, `HistoryGone` if it is not scheduled.
+    path)`. `owned`: an own plan's heartbeat. Raises `Aborted` if another executor runs the plan or removed an `owned`
+    one, `HistoryGone` if it is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -249,13 +249,12 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _probe_executor(table: TableContext, begin: str) -> bool:
-    """Return whether a plan's executor is alive; writes a heartbeat, to compare ages."""
+    """Return whether a plan's executor is alive; writes a heartbeat, to compare."""
     with plans.claim_with_heartbeat(table, table.listed_timeline()):
         return begin not in plans.dead_among(table, [begin])
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
-    """Raise `HistoryGone` if a plan is not scheduled, `Aborted` if its executor is alive."""
     if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(
             f"no {action.value} that began at {begin} is scheduled; `lockprovider table doctor` lists the plans"

@@ -1,4 +1,4 @@
-"""Code that `fsspec-cas` and `lockprovider` share: options, logging, exit codes, tables, completion scripts."""
+"""Options, logging, exit codes, tables and completion scripts of `fsspec-cas` and `lockprovider`."""
 
 from __future__ import annotations
 

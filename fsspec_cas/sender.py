@@ -67,7 +67,7 @@ Sending = Ask[FinishAnswer]
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries, from now on."""
+    """Time budget of one call with all its tries."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world

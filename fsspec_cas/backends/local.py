@@ -41,7 +41,7 @@ _SHORTEST_S, _LONGEST_S = 0.0005, 0.01
 
 class LocalBackend(Backend):
     name = "local"
-    # No identity is kept, as a file system call does not lose its answer.
+    # A file system call loses no answer, so no identity is kept.
     capabilities = Capabilities(
         create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
     )

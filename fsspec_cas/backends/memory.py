@@ -37,7 +37,6 @@ class MemoryBackend(Backend):
     part_rules = PartRules()
     blocking = True
 
-    # MemoryFileSystem's objects belong to the process.
     _guard: ClassVar[threading.Lock] = threading.Lock()
     _serial: ClassVar[int] = 0
 

@@ -134,7 +134,7 @@ class AioBackend(HttpBackend):
 
 
 class Answered(Exception):
-    """Raised by a transport that has stored the reply in its `Trip`."""
+    """Raised by a transport once its `Trip` has the reply."""
 
 
 class Refusing:

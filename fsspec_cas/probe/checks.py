@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One experiment; it would prove nothing without the checks in `needs`."""
+    """One experiment, conclusive only after the checks in `needs`."""
 
     name: str
     proves: str

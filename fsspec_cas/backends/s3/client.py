@@ -126,7 +126,6 @@ class S3Backend(S3Api, AioBackend):
         client = await S3FileSystem(*filesystem.storage_args, **options).set_session()
         client.meta.events.register_last("before-call.s3", _send_at_once)
         client.meta.events.register_last("before-sign.s3.PutObject", _sign_no_body_in_a_race)
-        # This retry handler would only count to one.
         client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
         # Building the User-Agent costs a tenth of a small request.
         if named := getattr(client, "_user_agent_creator", None):

@@ -63,7 +63,7 @@ RUNS = "URL [options] -- COMMAND [ARGUMENT ...]"
 
 
 def add_group(commands: Commands, name: str, text: str, examples: str, codes: str = CODES) -> Commands:
-    """Add a command `name` of subcommands; return the object that takes these. `codes` ends its help."""
+    """Add a command of subcommands; return the object that takes these. `codes` ends its help."""
     parent = commands.add_parser(
         name,
         help=text,
@@ -97,6 +97,7 @@ def add_command(
         epilog=codes or exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _mix(parser)
     parser.usage = f"{parser.prog} {usage}" if usage else None
     parser.set_defaults(run=lambda arguments: run(arguments) or DONE)
     parser.add_argument("url", metavar="URL", help=url)
@@ -104,6 +105,19 @@ def add_command(
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
+
+
+def _mix(parser: argparse.ArgumentParser) -> None:
+    """Let options stand before optional arguments, too."""
+
+    def parse(*words: Any) -> Any:
+        del vars(parser)["parse_known_args"]
+        try:
+            return parser.parse_known_intermixed_args(*words)
+        finally:
+            vars(parser)["parse_known_args"] = parse
+
+    vars(parser)["parse_known_args"] = parse
 
 
 def _number(kind: Callable[[str], float], least: float, most: float, words: str) -> Callable[[str], Any]:

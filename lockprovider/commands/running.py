@@ -108,7 +108,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
 
 @dataclass(slots=True)
 class CommandOrder:
-    """Command with its signals, its grace (None: never killed), and the event that wakes its watcher."""
+    """Command, its signals, its grace (None: never killed), and the event that wakes its watcher."""
 
     words: list[str]
     signals: Signals

@@ -1,6 +1,6 @@
 """HTTP server of `state run` and `state serve` on loopback: passes requests to `TerraformBackend`.
 
-The password keeps out other users of the machine.
+A password keeps out the machine's other users.
 """
 
 from __future__ import annotations

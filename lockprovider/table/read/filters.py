@@ -107,7 +107,7 @@ class OneOf:
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Expressions that hold for all rows answered true, and false."""
+        """Expressions true of all rows answered true, and false."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]

@@ -201,7 +201,7 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
     generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
     names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
     if not all(name.startswith(_VALUE_KEYGENS) for name in names):
-        return sure  # paths are not values
+        return sure
     try:
         texts = config.partition_style.values_of(partition)
     except InvalidRecords:

@@ -38,7 +38,7 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert "already exists with" in queue("create", url, code=2).stderr
     assert "put: 3; already there: 0" in queue("put", url, "--producer", "days", stdin="a\nb\nc\n").stdout
     assert json.loads(queue("put", url, "--producer", "days", "--json", stdin="a\nb\nc\nd\n").stdout)["again"] == 3
-    queue("put", url, '{"day": 1}', "--priority", 1, "--key", "k")
+    queue("put", url, "--priority", 1, '{"day": 1}', "--key", "k")
     assert "leave out" in queue("put", url, "x", "--producer", "days", "--key", "k", code=2).stderr
     assert "of stdin is not UTF-8 text" in queue("put", url, stdin="\udcff", code=2).stderr
     stat = json.loads(queue("stat", url, "--json").stdout)

@@ -214,7 +214,7 @@ def test_savepoints_are_made_listed_and_deleted(folder: Path, run: Any) -> None:
     assert (listed["instant"], listed["comment"]) == (old, "before")
     run("clean", folder, "--versions", 1)
     assert run("savepoint", folder, "--delete").code == 2
-    assert run("savepoint", folder, old, "--delete").code == 0
+    assert run("savepoint", folder, "--delete", old).code == 0
     assert run("savepoint", folder, old, "--delete").code == 1
     assert run("savepoint", folder, "20200101000000000").code == 1
     assert by_hudi_rs(str(folder)) == ROWS

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Build the parser of all commands; those of `LATE` have arguments only if named in `first`, which imports them.
 
-    Raises SystemExit if an import fails.
+    SystemExit: an import failed.
     """
     root = argparse.ArgumentParser(
         prog="lockprovider",

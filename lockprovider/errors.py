@@ -66,7 +66,7 @@ class LockError(Exception):
 
 
 class NotAcquired(LockError, TimeoutError):
-    """The lock was not free within the timeout; the attributes describe its last known holder."""
+    """The lock was not free within the timeout; the attributes describe its last holder."""
 
     next_step = "wait longer (timeout=), or run `lockprovider status {url}`"
 

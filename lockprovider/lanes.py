@@ -64,7 +64,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Row of the drawing; later boxes cover earlier ones."""
+    """Row of the drawing; later boxes cover earlier."""
 
     name: str
     boxes: Sequence[Box] = ()

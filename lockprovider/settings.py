@@ -136,7 +136,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options read from a URL or config; absent ones are None. `on`: the lock's path."""
+    """Options of a URL or config; absent ones are None. `on`: the lock's path."""
 
     url: str
     settings: LockSettings | None = None

@@ -203,7 +203,7 @@ class Aborted(TableError):
 
 
 class PropertiesChanged(Aborted):
-    """The table's properties changed before the transaction wrote; a retry uses the new ones."""
+    """The table's properties changed before the transaction wrote; a retry uses the new."""
 
 
 class HistoryGone(TableError):

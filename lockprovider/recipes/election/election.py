@@ -306,7 +306,7 @@ class AsyncTerm(ForTasks[Term]):
 
 
 class AsyncElection(RecipeForTasks[Election]):
-    """An election, for tasks; takes the arguments of `Election`.
+    """An election, for tasks; arguments as `Election`.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None

@@ -119,7 +119,7 @@ NOT_THERE = _Absent()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two values differ at `where` (`/a/0/b`; "" is the whole value).
+    """Two values differ at `where` (`/a/0/b`; "": the whole).
 
     >>> state = lockprovider.state.open("memory://docs/orders.json")
     >>> first, second = state.put({"a": [1]}), state.put({"a": [2]})

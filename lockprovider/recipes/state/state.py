@@ -405,7 +405,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
 
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
-    """A state file, for tasks; takes the arguments of `State`.
+    """A state file, for tasks; arguments as `State`.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})

@@ -1,4 +1,4 @@
-"""Plans of compaction and clustering: any process schedules, runs or removes them."""
+"""Plans of compaction and clustering, which any process schedules, runs or removes."""
 
 from __future__ import annotations
 

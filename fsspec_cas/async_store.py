@@ -379,6 +379,7 @@ class AsyncStore:
         """
         full = self._full_prefix(prefix)
         after = None if start_after is None else self._join(check_start(start_after))
+        stop_at = None if stop_at is None else check_start(stop_at)
         keeps_slash = full.startswith("/") or self.backend.name == "local"
         is_ordered = self.backend.name != "s3" or not is_in_directory_bucket(full)
         after = after if is_ordered else None

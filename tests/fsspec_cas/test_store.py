@@ -376,6 +376,14 @@ def test_listing_of_hierarchical_azure_has_every_path_before_its_end(stop_at, sh
     assert len(backend.asked) == pages
 
 
+@pytest.mark.parametrize("limit", [{"stop_at": 3}, {"start_after": 3}, {"stop_at": b"b"}])
+def test_listing_refuses_a_limit_that_is_no_text_before_it_is_sent(limit):
+    store, backend, _ = scripted()
+    with pytest.raises(InvalidInput, match="is not text"):
+        store.list("", **limit)
+    assert backend.asked == []
+
+
 def test_listing_of_directory_bucket_which_is_unordered_has_every_path_in_range():
     """S3 does not know StartAfter there either."""
     _, backend, clock = scripted(

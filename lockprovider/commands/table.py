@@ -332,7 +332,7 @@ _KINDS: dict[Action, BarKind] = {
     Action.ROLLBACK: "rollback",
     Action.RESTORE: "restore",
 }
-_WRITER = "writer"  # key of a commit's extra metadata that names its lane
+_WRITER = "writer"  # extra metadata that names a commit's lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _text(cell: object) -> str:
 
 
 def add_services(commands: Commands) -> None:
-    """Register the commands that maintain tables."""
+    """Register the services' commands."""
     about = "Remove files that no reader within the retention needs."
     parser = add_table_command(commands, "clean", _clean, about, "another executor was faster")
     keep = parser.add_mutually_exclusive_group()
@@ -171,7 +171,9 @@ def add_services(commands: Commands) -> None:
     flag(choice, "--list", "list all savepoints instead")
     flag(choice, "--delete", "delete this savepoint instead")
     about = "Undo every commit that completed after VERSION."
-    parser = add_table_command(commands, "restore", _restore, about, "not confirmed, or VERSION cannot be restored")
+    parser = add_table_command(
+        commands, "restore", _restore, about, "not confirmed, changed, or VERSION cannot be restored"
+    )
     option(parser, "version", "VERSION", VERSION)
     flag(parser, "--yes", "do not ask for confirmation")
     about = "Roll back the writes of dead writers, and finish the plans of dead services."
@@ -331,9 +333,16 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
-    """After confirmation, undo all commits completed after a version, for good; REFUSED if declined."""
+    """After confirmation, undo for good all commits completed after a version.
+
+    REFUSED if declined, or if others came since the question.
+    """
     table = opened(arguments)
-    if not confirmed(arguments, "" if arguments.yes else _undone(table, arguments.version), "table log"):
+    question = "" if arguments.yes else _undone(table, arguments.version)
+    if not confirmed(arguments, question, "table log"):
+        return REFUSED
+    if question and question != _undone(table, arguments.version):
+        complain("lockprovider", "the table has other commits since; nothing was changed; run the command again")
         return REFUSED
     result = table.restore(arguments.version)
     fields = {

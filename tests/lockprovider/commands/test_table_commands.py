@@ -246,6 +246,23 @@ def test_restore_names_the_commits_it_undoes_by_completion_time(
     assert f"after {target} ({began_first.begin})" in refused.err
 
 
+def test_restore_undoes_no_commit_that_was_made_after_the_question(
+    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, size: int | None = -1) -> str:
+            upsert(Table.open(str(folder), settings=SETTINGS), (9, "e", 9))
+            return super().readline(size or -1)
+
+    monkeypatch.setattr("sys.stdin", Answer("yes\n"))
+    refused = run("restore", folder, commits(folder)[1])
+    assert (refused.code, "other commits since" in refused.err) == (1, True)
+    assert by_hudi_rs(str(folder)) == {*ROWS, (9, "e", 9)}
+
+
 def test_rollback_spares_live_writers_and_undoes_dead_ones(folder: Path, run: Any) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
     living, dead = Transaction(table), Transaction(table)

@@ -5,16 +5,15 @@ The life of a publish, in the order of the calls:
 1. `lock.Lock.acquire` waits in the process's queue (`acquire`). `polling.next_action` chooses by the record: wait, or
    take it. `driver.Driver` feeds `machine.step`, the pure protocol, and sends the read or conditional write that it
    returns. A pending publish of the last holder is applied first (`Publisher.roll_forward`).
-2. The lease starts its `client.Heartbeat`, which renews the record. An audited lock has one more thread, `audit_log`'s.
+2. The lease starts its `client.Heartbeat`, which renews the record, and, if audited, `audit_log`'s thread.
 3. `lease.Lease.publish` encloses the bytes, or stages a copy (`Publisher.stage`). `Publisher.commit` asks
    `machine.publish_next` for each step: `prepare` reads the path and missing bytes, then one conditional write names
    the publish in the record. That write decides.
-4. `driver.apply` creates the object, and the staged copy is deleted. After a lost answer the machine reads the
-   record before the next step; if the lease has ended, `Publisher.settle` reads record and path.
+4. `driver.apply` creates the object; the staged copy is deleted. After a lost answer the machine reads the record; if
+   the lease has ended, `Publisher.settle` reads record and path.
 5. `Lease.release` frees the record. What was decided and not applied is left to the next holder.
 
-A group commit needs no lease: `committer.Committer` decides by `commit_rules`, and posts intents, writes the record and
-applies by `commit_writes`.
+A group commit needs no lease: `committer.Committer` decides by `commit_rules`, and writes by `commit_writes`.
 
 `record` is the lock object's content with its log, `client` one client of a lock, `provider` and `async_lock` its other
 faces. `metrics`, `otel`, `audit`, `status` observe; `status.break_lock` frees a held lock.

@@ -1,4 +1,4 @@
-"""Acquire a lock: wait in this process's queue, then read and write the record until the client holds it."""
+"""Acquire a lock, in the order of this process's queue."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Fifo:
         return self.first() is not None
 
     def first(self) -> FifoTurn | None:
-        """Return the oldest turn, which has the mutex, or None; removes the garbage-collected turns before it."""
+        """Return the oldest turn, which has the mutex, or None; removes garbage-collected turns before it."""
         with self._guard:
             while self._turns:
                 turn = self._turns[0]()
@@ -65,7 +65,7 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, appended when created, until `leave` or unreferenced."""
+    """A turn in a `Fifo`, from its creation until `leave`, or unreferenced."""
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo
@@ -87,14 +87,11 @@ class FifoTurn:
             first.called.set()
 
 
-_NAME_LENGTH = 12  # of 32 digits: a collision costs only fairness
+_NAME_LENGTH = 12  # a collision costs only fairness
 
 
 class ProcessQueue:
-    """Clients of one lock in one process: one polls, and all share what it reads.
-
-    In the record the process is one waiter, `name`.
-    """
+    """Clients of one lock in one process: one polls, all share what it reads. The record names them once: `name`."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name
@@ -200,7 +197,7 @@ _QUEUES = _Queues()
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client wants of a lock, and until when."""
+    """What a client wants of a lock."""
 
     keeps_log: bool
     deadline_s: float
@@ -209,7 +206,7 @@ class Wish:
 def acquire(client: Client, wish: Wish) -> None:
     """Wait in this process's queue, then read and write the record until `client` holds the lock.
 
-    Pending publishes are then applied. Raises `NotAcquired` after the wish's deadline; store errors are raised.
+    Returns once pending publishes are applied too. Raises `NotAcquired` after the wish's deadline; other errors pass.
     """
     queue, world = client.queue, client.world
     queue.note_request()
@@ -235,7 +232,7 @@ class _Acquisition:
     def until_held(self) -> None:
         """Read the lock record repeatedly: take the lock if allowed, else join the waiters or pause.
 
-        Raises `NotAcquired` if a read after the deadline shows another holder, or after three refused takes.
+        Raises `NotAcquired` if a read after the deadline shows another holder, or after three more takes have failed.
         """
         waiter = Waiter(self._queue.name, self._client.settings.poll, self._world.monotonic_s())
         while True:
@@ -260,7 +257,6 @@ class _Acquisition:
         return self._wish.deadline_s - self._world.monotonic_s()
 
     def _count_last_try(self) -> None:
-        """Count a try to create the record after the deadline; the fourth raises `NotAcquired`."""
         if self._left_s() > 0:
             return
         self._last_tries += 1
@@ -310,11 +306,11 @@ class _Acquisition:
         return next_poll(waiter, replace(observation, record=record), self._world.random())
 
 
-_LAST_TRIES = 3  # refused takes of a free lock after the deadline
+_LAST_TRIES = 3
 
 
 def _not_acquired(client: Client, record: LockRecord | None) -> NotAcquired:
-    """Build the timeout's error, which names the holder in `record`, or, for None, this process."""
+    """Build the timeout's error: it names the holder in `record`; for None, this client's process as acquiring."""
     where = client.where
     if record is None:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)

@@ -171,10 +171,10 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Return this task's lease, counted once more, or acquire one on a thread.
+        """Acquire the lock on a thread, after the loop's other tasks; if this task holds it, count its lease once more.
 
-        Waits for the loop's other tasks first. Raises `NotAcquired` after `timeout` seconds in all; a failure passes
-        the turn on.
+        Raises `NotAcquired` after `timeout` seconds (None: the settings'), or `LeaseLost`. A failure passes the turn
+        on.
         """
         held, task = self._lease, asyncio.current_task()
         if held is not None and held.task is task and not held.released:
@@ -243,7 +243,7 @@ class AsyncLease:
         self._inner = inner
         self._ended = ended
         self._depth = 1
-        self._guard = threading.Lock()  # a release waits for a publish, even while that stages its data
+        self._guard = threading.Lock()  # a release waits for a publish and its staging
         self._loop = asyncio.get_running_loop()
         lost = self.lost  # the heartbeat must not keep this object alive
         inner.when_lost(on_loop(self._loop, lambda _: lost.set()))

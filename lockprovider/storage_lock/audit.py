@@ -1,4 +1,4 @@
-"""Hudi's audit records of its storage lock, and the analysis of which client held the lock when.
+"""Hudi's audit records of its storage lock, and which client held it when.
 
 Source: `StorageLockProviderAuditService`, `AuditServiceFactory`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -17,17 +17,14 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, lapsed
 AuditStep = Literal["START", "RENEW", "END"]
 How = Literal["released", "lost", "lapsed", "held"]
 
-_LARGEST = 1 << 16  # bytes of a line, or of the switch
+_LARGEST = 1 << 16  # bytes
 _ENABLED = "STORAGE_LOCK_AUDIT_SERVICE_ENABLED"
 _STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "END"}
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One line of an audit file.
-
-    `at_ms`: just before the step's request. `held`: if not, an END is a loss.
-    """
+    """One line of an audit file. `at_ms`: just before the step's request. `held`: if not, an END is a loss."""
 
     owner: str
     began_ms: int
@@ -68,7 +65,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a lock's audit: its switch, and its files' folder."""
+    """Paths of a lock's audit: its switch, and its folder."""
 
     switch: str
     folder: str
@@ -150,8 +147,8 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
     """Yield each holding that one file's records show.
 
-    START or another owner ends an open one as lapsed; a RENEW may begin one. The last is still held if valid at
-    `now_ms`.
+    START or another owner ends an open one as lapsed; a RENEW may begin one. The last, if open, is still held if valid
+    at `now_ms`, else lapsed.
     """
     held: Tenure | None = None
     for record in records:

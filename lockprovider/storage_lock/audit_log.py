@@ -69,7 +69,7 @@ class AuditLog:
         _ALL.add(self)
 
     def _begin(self) -> None:
-        """Reset the guard, the queued files, the known switch and the thread's state, at first and after a fork."""
+        """Reset guard, queued files, known switch and thread state, at first and after a fork."""
         self._guard = threading.Lock()
         self._idle = Signal()
         self._idle.set()
@@ -77,7 +77,7 @@ class AuditLog:
         self.open_page: _Page | None = None  # of the holder now
         self._pages: deque[_Page] = deque(maxlen=_PAGES)
         self._wanted = False
-        self.off_until_s = -math.inf  # of `world`: until then the switch counts as off
+        self.off_until_s = -math.inf  # until then the switch counts as off
         self._pid = os.getpid()  # last: then another thread takes the new guard
 
     def begin_if_forked(self) -> None:
@@ -88,7 +88,7 @@ class AuditLog:
         return f"<AuditLog in {self._store.url!r}>"
 
     def taken(self, record: LockRecord) -> None:
-        """Begin the audit file of a new holder, and queue its START line for the background thread."""
+        """Begin the audit file of a new holder, and queue its START line for the thread."""
         at_ms = self.world.now_ms() if record.holder is None else record.holder.since_ms
         with self._guard:
             # Distinct times: two holdings must not share a file.
@@ -111,7 +111,7 @@ class AuditLog:
     def _add(self, page: _Page, step: AuditStep, at_ms: int, *, held: bool) -> None:
         """Append a line to a file's queued content, and start the writing thread unless it runs.
 
-        Beyond 100 files the oldest is dropped; a RENEW after the END is ignored.
+        Beyond 100 queued files the oldest is dropped; a RENEW of a file no longer open is ignored.
         """
         line = AuditRecord(page.owner, page.began_ms, at_ms, step, page.valid_until_ms, held).encode()
         with self._guard:
@@ -159,7 +159,8 @@ class AuditLog:
     def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
         """Write the file if the audit's switch is on, else drop it and its later lines.
 
-        Reads the switch until it is on, at most once a minute. Store errors only log a warning.
+        Reads the switch until it is on, at most once a minute. Store errors only log a warning; a later line tries
+        again.
         """
         try:
             if self._is_wanted(timeout_s):
@@ -226,9 +227,9 @@ def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -
 
 
 def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
-    """List the folder, and read its `.jsonl` files, or the `last` most recently modified.
+    """Return the contents, by name, of the folder's `.jsonl` files, or only of the `last` most recently modified.
 
-    Returns contents by file name.
+    Sorted by that time. A file deleted since the listing is left out.
     """
     entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))

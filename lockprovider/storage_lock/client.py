@@ -1,7 +1,4 @@
-"""`Client`: one client of a lock; users hold a `Lock`. `Heartbeat` renews its lease.
-
-The heartbeat's thread is parked between leases, as starting one is slow.
-"""
+"""`Client`: one client of a lock; users hold a `Lock`. `Heartbeat` renews its lease."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("lockprovider")
 _LONGEST = 60
 _RETRY_S = 1.0
-_LOOKS = 2  # per interval: the first beat comes after half an interval or more
+_LOOKS = 2  # per interval
 _BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"
 
 
@@ -57,7 +54,7 @@ def command() -> str:
 
 
 def run_callbacks(calls: Iterable[Callable[[], object]]) -> None:
-    """Call each, in order; log an exception, so that it ends neither the heartbeat nor later callbacks."""
+    """Call each, in order; an exception is only logged."""
     for call in calls:
         try:
             call()
@@ -66,7 +63,7 @@ def run_callbacks(calls: Iterable[Callable[[], object]]) -> None:
 
 
 class Beating(Protocol):
-    """Protocol of a lease that a heartbeat renews."""
+    """A lease that a heartbeat renews."""
 
     thread: threading.Thread
     lost: Signal
@@ -75,13 +72,13 @@ class Beating(Protocol):
         """Prolong the lease once; False while the outcome is unknown."""
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost: its heartbeat has stopped without a release."""
+        """Mark the lease as lost, without a release."""
 
 
 class Heartbeat:
-    """Calls `renew` every `interval_s` seconds, sooner after a failure, until stopped for a release.
+    """Calls `renew` every `interval_s` seconds, sooner after a failure, until stopped.
 
-    Abandons a lease whose thread or `max_hold` has ended. With `keeps=False` an unreferenced lease is collected, and
+    Abandons a lease whose thread or `max_hold` has ended. Without `keeps` an unreferenced lease is collected, and
     released.
     """
 
@@ -115,13 +112,13 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Renew the lease once; mark it as lost if it must end or an unexpected error raises.
+        """Renew the lease once; mark it as lost if it must end, or at an unexpected error, which is raised.
 
         Returns seconds until the next beat, fewer after a failed renewal; None if there is none.
         """
         with self._beating:
             lease = self._lease()
-            if self._stopped or lease is None:  # it is being released
+            if self._stopped or lease is None:
                 return None
             why: str | None = "its heartbeat failed"
             try:
@@ -158,7 +155,7 @@ def _renewed(lease: Beating) -> bool:
 
 
 class Pulse:
-    """Thread of a client's successive heartbeats; after the first it is parked between them, an interval at most."""
+    """Thread of a client's successive heartbeats, parked between the later ones, as starting one is slow."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -224,7 +221,7 @@ class Pulse:
 
 
 class Client:
-    """One client of a lock: an owner id, its machine, publisher and committer."""
+    """One client of a lock, with its machine, publisher and committer."""
 
     def __init__(
         self,
@@ -236,7 +233,6 @@ class Client:
         on_metric: OnMetric | None,
         audit: AuditLog | None,
     ) -> None:
-        """Sends no request, starts no thread."""
         self.path = path
         self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings
@@ -264,7 +260,7 @@ class Client:
             audit.begin_if_forked()
         self.driver = Driver(self.me, self._file, self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self.driver)
-        threads = self.queue.fifo  # the queue itself must be collected with its clients
+        threads = self.queue.fifo  # the queue must be collected with its clients
         self.committer = Committer(
             store,
             self.records,
@@ -294,13 +290,13 @@ class Client:
     def detailed_errors(self) -> Iterator[None]:
         """Add the lock's URL, last known holder and next step to a block's `LockError` without URL.
 
-        Raises it again. Sends no request.
+        Sends no request.
         """
         try:
             yield
         except LockError as error:
             if not error.url:
-                known = self.known  # read once: other threads change it
+                known = self.known  # read once
                 add_details(error, self.where, None if known is None else known.record, self.world.now_ms())
             raise
 
@@ -454,9 +450,9 @@ class Client:
 
 
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
-    """Set the error's URL, and its holder and validity if unset, from `record`, if that is held.
+    """Set the error's URL and, from a held `record` (None: unknown), its holder and validity if unset.
 
-    Appends what its message lacks, and the next step.
+    Appends URL, holder and next step to its message, if they are not in it.
     """
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url

@@ -43,7 +43,7 @@ _SUM = 4
 class Intent:
     """A writer's request to decide a publish: an object whose name shows what its writer has read.
 
-    All that the publish needs is stored before. See "Group commit" in `lockprovider/SPECIFICATION.md`.
+    All that the publish needs is stored before.
 
     Attributes:
         body: what the decider needs to judge and publish it.
@@ -115,15 +115,15 @@ def _unpacked(packed_body: str, like: bytes) -> bytes:
     return body if zlib.crc32(body).to_bytes(_SUM, "big") == packed[:_SUM] else b""
 
 
-MOST_PENDING = 16  # applied one after the other, within `HAND_OVER_S`
+MOST_PENDING = 16  # applied within `HAND_OVER_S`
 
 
 class JudgeAnew(Exception):
-    """The log cannot judge the intent; its writer must read again."""
+    """The log cannot judge the intent: its writer must read again."""
 
 
 class Decider(Protocol):
-    """Protocol of an application's rules: which publish may follow which, as of the last `refresh`."""
+    """An application's rules: which publish may follow which, as of the last `refresh`."""
 
     @property
     def unordered(self) -> bool:
@@ -134,10 +134,10 @@ class Decider(Protocol):
         """Bytes that resemble most intents' bodies; affects only names' sizes."""
 
     def refresh(self, seen_s: float) -> None:
-        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic clock)."""
+        """Read what decisions depend on besides the log, unless read since `seen_s` (monotonic)."""
 
     def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
-        """Return if the intent may follow these entries; all clients must get the same answer.
+        """Return if the intent may follow these entries; all clients must agree.
 
         Raises:
             JudgeAnew: the entries do not show it.
@@ -151,8 +151,8 @@ class Decider(Protocol):
 def may_write(record: LockRecord) -> bool:
     """Return whether a write without the lock may decide publishes.
 
-    The record must be released, not lapsed, as the holder may still work. Its log must have the bytes of all pending
-    publishes, all `unshared`.
+    The record must be released (a lapsed holder may still work), its log have the bytes of all pending publishes, all
+    `unshared`.
     """
     unshared = all(pending.unshared for pending in record.all_pending)
     return record.is_free and record.log is not None and unshared and record.log_has_pending
@@ -161,9 +161,9 @@ def may_write(record: LockRecord) -> bool:
 def choose(
     log: Log, all_pending: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
 ) -> tuple[Pending, ...]:
-    """Choose, by stem, the intents that one write can decide after the log; returns their publishes.
+    """Choose the intents that one write can decide after the log, sorted by stem; returns their publishes.
 
-    With `all_pending` they are at most 16. Others are silently left out.
+    With `all_pending` they are at most 16. All others are silently left out.
     """
     chosen: list[Pending] = []
     begun = log
@@ -201,7 +201,7 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the record, released, that decides `batch` over `record`. It drops pending publishes up to `last_applied`.
+    """Build the released record that decides `batch` over `record`. It drops pending publishes up to `last_applied`.
 
     `epoch` is the highest seen. `combiner_ms`, if not 0, announces a leader, `yield_until_ms` a yield window.
     """
@@ -246,7 +246,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """No write can decide the intent any more, but one may have: read."""
+    """No write can decide the intent now, but one may have before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +281,10 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Situation of a client that waits and does not lead.
+    """A client that waits and does not lead.
 
     `refused`: lost writes in a row. `age_s`: since it first read this version. `name`: empty if its process wants the
-    lock. `writes`: how many writes of the record it waits for.
+    lock. `writes`: of the record, to wait for.
     """
 
     posted: bool = False
@@ -297,19 +297,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """Write the record with own publishes; `leads` announces the client as leader."""
+    """Write the record with own publishes; `leads` announces a leader."""
 
     leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Post the intents, because another client leads."""
+    """Post the intents: another client leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollAgain:
-    """Read the record again after a pause."""
+    """Read the record after a pause."""
 
     seconds: float
 
@@ -343,12 +343,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Write the record as released, as all is applied."""
+    """Write the record as released: all is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Do nothing, as nothing is left."""
+    """Nothing is left to do."""
 
 
 Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers | Wait | Free | Rest
@@ -356,7 +356,7 @@ Act = WriteRecord | Post | PollAgain | Hold | Combine | StepDown | AwaitOthers |
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Knowledge of a group commit client besides the record.
+    """What a client knows besides the record.
 
     `undecided`: the log does not decide all its requests. `fails`: its last run of applying ended early. `is_stuck`: a
     publish can never be applied. `wrote`: the record is its own.

@@ -1,7 +1,4 @@
-"""What group commit writes: `Intents` for the waiting `CommitRequests`, the record, and the decided objects.
-
-`RecordWriter` writes the record, threads of `Applying` create the objects.
-"""
+"""What group commit writes: `Intents` of waiting `CommitRequests`, the record, and decided objects (`Applying`)."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from lockprovider.storage_lock.record import (
 )
 
 FOLDER = "intents"
-_MOST_READ = 16  # bodies of a listing: no write decides more
+_MOST_READ = 16  # no write decides more
 
 
 class Intents:
@@ -48,13 +45,14 @@ class Intents:
         return intent.with_packed_body(log, sample) if self._store.is_remote else intent
 
     def post(self, intent: Intent) -> bool:
-        """Post the intent; after False, or `CasError`, it may be posted or not."""
+        """Post the intent; after False or `CasError` it may be posted."""
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
-        """List this log's undecided intents, with bodies from the cache, the name or the store.
+        """List this log's undecided intents, with bodies from the cache, the name or the store. Replaces the cache.
 
-        Reads at most 16, and leaves out those without a body. `sample`: dictionary of names. Replaces the cache.
+        Reads at most 16 bodies, and leaves out intents without one. `sample`: dictionary by which bodies in names are
+        deflated.
         """
         listed: dict[str, Intent] = {}
         unknown: list[tuple[str, str]] = []
@@ -89,7 +87,7 @@ class Intents:
                 outcome.unwrap()
 
     def remove(self, *intents: Intent) -> None:
-        """Delete the intents' objects; give only undecidable ones, and none withdrawn in a log that goes on."""
+        """Delete the intents' objects. None may be decidable, or withdrawn in a log that goes on."""
         self._store.delete_all([self.path(intent) for intent in intents])
 
     def left(self) -> tuple[Intent, ...]:
@@ -111,7 +109,7 @@ class Intents:
         return b"" if content is None else content.data
 
 
-SMOOTHING = 4  # a running mean takes 1/4 of the last value
+SMOOTHING = 4
 _EARLY = 0.85
 
 CommitAnswer = Decided | Void | Hold
@@ -189,9 +187,9 @@ class CommitRequests:
         return posted_s + _EARLY * self._wait_s - now_s
 
     def end_judged(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End requests that are refused, void, or decided with a path outside `all_pending`, which holds paths.
+        """End requests that are refused, void, or decided and not in `all_pending`, the paths not known as applied.
 
-        Others go on. Deletes refused and void intents in the background.
+        A refusal counts only by applied entries. Deletes refused and void intents in the background.
         """
         for request in self:
             match commit_rules.verdict(log, request.intent, request.decider):
@@ -237,12 +235,10 @@ def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection
 
 
 class Applying:
-    """Applies decided publishes in the log's order, or concurrently with unordered visibility.
+    """Applies decided publishes in the log's order, or, if `unordered`, concurrently. What fails stays pending.
 
-    It uses background threads; for a local store, the caller's. Not promised: that all is applied; the rest stays
-    pending.
-
-    `last_applied`: the last publish known to be applied, with all before it.
+    It uses background threads; for a local store, the caller's. `last_applied`: the last publish known to be applied,
+    with all before it.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:
@@ -265,11 +261,10 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply `all_pending`, instead of earlier work, until `until_s` (monotonic).
+        """Start to apply `all_pending` until `until_s` (monotonic), instead of earlier work.
 
-        Objects of `new` cannot exist yet.
-
-        Skips what is known as applied. A local store's are applied before it returns.
+        Skips what is known as applied; objects of `new` cannot exist yet. A local store's are applied before it
+        returns. Errors go to `failed`.
         """
         with self._guard:
             self._todo, self._new, self._until_s = all_pending, {*self._new, *new} & {*all_pending}, until_s
@@ -314,8 +309,8 @@ class Applying:
         Raises `Unavailable` if it ended after `until_s`.
         """
         driver.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
-        if self._left_s() <= 0:  # the process was stopped while sending
-            # A JVM writer may have had the lock: read the record.
+        if self._left_s() <= 0:
+            # Stopped while sending: a JVM writer may have had the lock.
             raise Unavailable(f"{pending.path!r} was written after the lease had ended", path=pending.path)
         with self._guard:
             self._done.add(pending)
@@ -345,10 +340,7 @@ class Applying:
 
 
 class RecordWriter:
-    """Reads and writes the record for group commit. Not thread-safe.
-
-    `stale`: read first. `refused`: lost writes in a row.
-    """
+    """Reads and writes the record for group commit. Not thread-safe. `stale`: read first."""
 
     def __init__(
         self, records: Store, path: str, me: Me, world: World, *, applying: Applying, audit: AuditLog | None
@@ -408,7 +400,7 @@ class RecordWriter:
             yield_until_ms=yield_until_ms,
             epoch=epoch,
         )
-        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for differing clocks
+        until_s = began_s + hand_over_s(self._me.settings) / 2  # the rest is for differing clocks
         outcome = self._file.put(record, known.version, REQUEST_S)
         now_s = self._world.monotonic_s()
         self.put_s += (now_s - began_s - self.put_s) / (SMOOTHING if self.put_s else 1)
@@ -426,7 +418,7 @@ class RecordWriter:
         return True
 
     def move_on(self) -> None:
-        """Read and write the record until no earlier write can land, or until no write is allowed."""
+        """Read and write the record until no earlier write can land, or no write is allowed."""
         first = known = self.look()
         while first is not None and known is not None and known.version == first.version:
             if not commit_rules.may_write(known.record):

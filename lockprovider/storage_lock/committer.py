@@ -40,7 +40,7 @@ _LEAST_ROUND_S = 0.005
 class Committer:
     """One client of group commit, with a thread while there are requests. Thread-safe.
 
-    `wants_hold`: a thread of this process wants to hold the lock. `resting`: set while all is done and applied.
+    `wants_hold`: a thread of this process wants the lock. `resting`: set while all is done and applied.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._exiting = False
         self._left: list[tuple[str, ...]] = []
-        me = replace(me, owner=world.new_id())  # tells its writes from a holder's
+        me = replace(me, owner=world.new_id())  # differs from a holder's
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
         self._writer = writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
@@ -86,7 +86,7 @@ class Committer:
         return self._writer.known
 
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
-        """Wait until the publish is decided and applied, or can no longer be; starts the thread if needed.
+        """Wait until the publish is decided and applied, or can no longer be.
 
         `known`: the record by which the caller judged the intent. An interrupt gives the request up, within 20 s.
 
@@ -98,7 +98,7 @@ class Committer:
         Raises:
             Exception: the decider's refusal; it is never published.
             NotAcquired: it was not decided in time, and never will be.
-            PublishUnknown: it may have been decided, or is, and another client applies it.
+            PublishUnknown: it is or may be decided, and another client applies it.
             CasError: the store failed; it is never published.
         """
         if not intent.body or not fits_log(Pending.of_bytes(intent.stem, intent.body)):
@@ -110,7 +110,7 @@ class Committer:
             with self._guard:
                 if self._thread is None or not self._thread.is_alive():
                     self._thread = Worker(self._serve, "group-commit")
-                    self._thread.start()  # if it fails, no request was added
+                    self._thread.start()  # if it fails, none was added
                     atexit.register(self._at_exit)
                 self.resting.clear()
                 self._new.append((request, known))
@@ -129,7 +129,7 @@ class Committer:
         return request.outcome
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Delete these objects in the background, later with others if a thread runs; not promised."""
+        """Delete these objects in the background, perhaps later; not promised."""
         checked = tuple(map(check_path, paths))
         with self._guard:
             self._left.append(checked)
@@ -276,7 +276,7 @@ class CommitSteps:
     def _step(self) -> float | None:
         """Read the record if stale, end judged and late requests, and do the next act.
 
-        Returns the pause in seconds, None if nothing is left or the record is absent.
+        Returns the pause in seconds; None if nothing is left, or the record is absent, which ends all requests.
         """
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
@@ -523,7 +523,7 @@ class CommitSteps:
     ) -> tuple[Pending, ...]:
         """Refresh the decider, then choose the next write's publishes from own intents and `listed`'s.
 
-        Ends own requests that cannot be published so.
+        Ends own requests that cannot be published so, by `Hold`, `Void` or `InvalidInput`.
         """
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written

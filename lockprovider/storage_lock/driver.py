@@ -1,10 +1,7 @@
 """Requests of a lease: `RecordFile` reads and writes the lock record, `Driver` as `machine.step` asks.
 
-`Publisher` sends those of the publishes; see "Fenced publish" in `lockprovider/SPECIFICATION.md`. `Lease.publish`
-stages or encloses the bytes. `commit` takes the steps of `publish_next` until published or the lease has ended:
-`prepare`, `_advance`, `apply_left`, `_apply_own`. After its end `settle` reads what became of a commit.
-
-Not promised: that data is applied which takes longer to write than a lease lives.
+`Publisher` sends those of publishes; see "Fenced publish" in `lockprovider/SPECIFICATION.md`. Not promised: that data
+is applied which takes longer to write than a lease lives.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ from lockprovider.storage_lock.record import (
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """Record as known since `seen_s`. `understood`: encoding it gives the same bytes."""
+    """A record known since `seen_s`. `understood`: encoding it gives the same bytes."""
 
     record: LockRecord
     version: Version
@@ -63,7 +60,7 @@ class KnownRecord:
 
 
 class RecordFile:
-    """Stored lock record, with a cache of it."""
+    """Stored lock record, with a cache."""
 
     def __init__(self, store: Store, path: str, world: World) -> None:
         self.known: KnownRecord | None = None
@@ -118,7 +115,7 @@ Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None
 
 
 def audits(audit: AuditLog | None) -> TypeGuard[AuditLog]:
-    """Return whether a new holder is audited: not for a minute after the audit's switch was read as off."""
+    """Return whether a new holder is audited: with `audit`, but not for a minute after its switch was read as off."""
     return audit is not None and audit.world.monotonic_s() >= audit.off_until_s
 
 
@@ -141,7 +138,8 @@ class Driver:
     def feed(self, event: machine.Event) -> Answer:
         """Step the lease machine by an event, send the requests that it asks for, and feed their answers.
 
-        The caller holds `step_guard`, and carries out a returned `Apply`. None: no effect. Request errors are raised.
+        The caller holds `step_guard`, and carries out a returned `Apply`. None: nothing to tell. Request errors are
+        raised.
         """
         while True:
             before = self.state
@@ -233,7 +231,7 @@ class Driver:
 
 _ENDED_BEFORE = machine.Ended("it had already ended", LossReason.LAPSED)
 _OBJECT_S = 60.0
-_ENCLOSED = 6144  # bytes, deflated; each waiting client reads them
+_ENCLOSED = 6144  # bytes, deflated
 
 Left = Callable[[], float]
 
@@ -241,7 +239,7 @@ Left = Callable[[], float]
 class Publisher:
     """Publishes under its client's lease. The publishing thread holds `publish_guard` throughout.
 
-    `breaks`: also set aside publishes whose bytes are gone. `set_aside`: by path, the object with a publish's details.
+    `breaks`: also set aside publishes whose bytes are gone. `set_aside`: details objects, by the publish's path.
     """
 
     def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
@@ -262,7 +260,7 @@ class Publisher:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Return the handle of a publish: small `data` is enclosed, larger is written to a new object in `staged/`.
 
-        Writes nothing at `path`. `unshared`: no other publish writes there.
+        Writes nothing at `path`. `unshared`: no other publish will.
         """
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
@@ -275,7 +273,7 @@ class Publisher:
     def unstage(self, pending: Pending) -> None:
         """Read the record, and delete the staged copy, if any.
 
-        Raises `LockError` if a pending or unanswered publish needs it.
+        Raises `LockError` if a publish that is pending, or may be, needs it.
         """
         if pending.staged:
             with self._driver.step_guard:
@@ -299,8 +297,7 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        `over` returns how it has ended, or None. `new`: nothing is at the path, so with `data` neither path nor staged
-        copy is read before.
+        `over` returns how it has ended, or None. `new`: nothing is at the path, so with `data` nothing is read before.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -317,7 +314,7 @@ class Publisher:
                         return None
                     case "send", None:
                         data, data_is_ready = prepare(self._store, pending, data, self.left_s), True
-                    case "send", _:  # a copy may still be under way
+                    case "send", _:
                         ended = over()
                     case "look", _:
                         pass
@@ -526,7 +523,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     if trusts:
         with contextlib.suppress(ObjectNotFound):
             store.head(pending.path, timeout=_timeout_s(pending.path, left_s))
-            return  # most likely applied by the client that released it
+            return  # most likely applied
     is_new = data is not None
     data = _bytes_of(store, pending, left_s) if data is None else data
     if data is None:
@@ -579,7 +576,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether all paths have objects, by one listing of each folder between their names; True for no paths."""
+    """Return whether all paths have objects, by one listing a folder, between their names; True for no paths."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)

@@ -80,7 +80,7 @@ class Lease:
         self._depth = 1
         self._pid = os.getpid()
         self.turn: FifoTurn | None = turn
-        self._given_back = True  # by the caller, if the heartbeat cannot start
+        self._given_back = True  # by the caller, if no heartbeat starts
         self._client = client
         self._heartbeat = Heartbeat(
             self,
@@ -103,7 +103,7 @@ class Lease:
 
     @property
     def record(self) -> LockRecord:
-        """The lock record as this lease last wrote or read it; may raise `LeaseLost`."""
+        """The lock record as last written or read here; may raise `LeaseLost`."""
         held = None if self.released else self._client.driver.held()
         if held is None:
             raise self._lost(self._ended or _RELEASED)
@@ -111,7 +111,7 @@ class Lease:
 
     @property
     def deadline_s(self) -> float:
-        """When, on `time.monotonic`'s clock, the lease counts as lapsed here; 0 if over."""
+        """When, on `time.monotonic`'s clock, the lease lapses here; 0 if over."""
         held = None if self.released or self.lost.is_set() else self._client.driver.held()
         return 0.0 if held is None else held.deadline_s
 
@@ -144,7 +144,7 @@ class Lease:
         """Create `path` with `data` if and only if this lease still is the newest one, whatever the clocks.
 
         When this returns, the object is at `path`. To stage ahead, pass the handle of `Lock.stage` as `path`. With
-        `data` as well, the staged copy is not read again; it must still exist.
+        `data` as well, the staged copy is not read; it must still exist.
 
         `new` promises that nothing is at the path; with the bytes at hand it is then not read. If other bytes are
         there, they stay, the publish is set aside, and the log ends. A copy that was staged ahead is deleted here, but
@@ -155,7 +155,7 @@ class Lease:
             AlreadyExists: `path` has other bytes, so this publish never will be there. With `new`, the message names an
                 object with its details.
             LockError: `data` is not what was staged, or the staged copy is gone; nothing was sent.
-            PublishUnknown: the outcome is unknown; read `path` after the next acquisition.
+            PublishUnknown: read `path` after the next acquisition.
 
         >>> lease.publish("state/7", b"seven")
         >>> Store.from_url("memory://docs/lock").read("state/7").data
@@ -214,7 +214,7 @@ class Lease:
                 )
 
     def _over(self) -> Ended | None:
-        if self.released:  # another thread releases, and waits for this publish
+        if self.released:  # another thread releases
             return _RELEASED
         return self._ended or self._client.driver.tick()
 
@@ -232,7 +232,7 @@ class Lease:
         answer = None
         try:
             answer = self._client.renew(self.epoch)
-        finally:  # it lapses even if the store is out of reach
+        finally:  # it lapses whatever the store does
             if isinstance(answer, Ended):
                 self._learn(answer)
             else:
@@ -254,7 +254,7 @@ class Lease:
         if self._depth > 1:
             self._depth -= 1
             return
-        turn, self.turn = self.turn, None  # released, even if interrupted
+        turn, self.turn = self.turn, None
         try:
             metrics = self._client.metrics
             with contextlib.nullcontext() if metrics is None else metrics.release():
@@ -280,7 +280,7 @@ class Lease:
             self._client.end(turn)
 
     def when_lost(self, call: OnLost) -> None:
-        """Call `call` once the lease is lost, in the thread that notices; at once if it is. Its error is only logged.
+        """Call `call` once the lease is lost, in the noticing thread; at once if it is. Its error is only logged.
 
         >>> lease.when_lost(lambda lost: print(lost.reason.value))
         """

@@ -105,10 +105,10 @@ class Lock:
         )
         self._looking = threading.Lock()
         self._looked_at = RecordFile(self._store, self.path, self._world)
-        self._held: Lease | None = None  # dropped with the lock; see `Lease`
+        self._held: Lease | None = None
 
     def _of_this_process(self) -> Client:
-        """Return the client, a new one in a forked process: with one owner id both would own the lock."""
+        """Return the client; after a fork a new one, as both would own the lock."""
         if self._client.me.pid != os.getpid():
             self._be_new()
         return self._client
@@ -124,7 +124,7 @@ class Lock:
 
     @property
     def metrics(self) -> Recorder | None:
-        """Recorder of this client's counters and timers, None without `on_metric`."""
+        """Recorder of this client's measures, None without `on_metric`."""
         return self._of_this_process().metrics
 
     @property
@@ -242,8 +242,6 @@ class Lock:
     def status(self) -> LockStatus:
         """Read the lock's holder, times and waiters by two requests, judged by the store's clock if it reports one.
 
-        The result may be outdated when it arrives.
-
         >>> with lock as lease:
         ...     status = lock.status()
         >>> status.state, status.record.owner == lock.owner, status.record.epoch == lease.epoch
@@ -270,7 +268,7 @@ class Lock:
         self._store_is_safe = True
 
     def look(self) -> LockRecord | None:
-        """Read the lock record by one request; None if there is none.
+        """Read the lock record by one request (None: absent), and keep it for the next `commit`.
 
         >>> lock.look() is None  # no client has ever held it
         True
@@ -294,7 +292,7 @@ class Lock:
 
         Raises:
             InvalidSettings: `timeout` is not a number of seconds.
-            InvalidInput: a path names no object, or the intent's body is not bytes.
+            InvalidInput: a path names no object, or the body is not bytes.
         """
         timeout_s = wait_s(timeout, self.settings.timeout)
         check_bytes(check_path(intent.stem), intent.body)
@@ -324,8 +322,8 @@ class Lock:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
 
-        Small data travels in the lock record. Larger data is written to the store, until published or unstaged.
-        `unshared` promises that nothing else is ever written to `path`; another client that finishes the publish
+        Small data travels in the lock record; larger data is written to the store, until published or unstaged.
+        `unshared` promises that nothing else is ever written to `path`: another client that finishes the publish
         accepts any object there.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
@@ -335,7 +333,7 @@ class Lock:
         return self._of_this_process().publisher.stage(path, data, unshared=unshared)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove staged bytes of a publish that is abandoned, or already applied. After a `CasError` they may remain.
+        """Remove staged bytes of a publish that is abandoned or applied. After a `CasError` they may remain.
 
         Raises:
             LockError: the publish was, or may yet be, decided. Retry after the next acquisition.
@@ -345,7 +343,7 @@ class Lock:
         self._of_this_process().publisher.unstage(pending)
 
     def wait_for_late(self) -> None:
-        """Wait until no client can still apply a publish from an earlier lease of this lock. May renew the lease.
+        """Wait until no client can still apply a publish from an earlier lease. May renew the lease.
 
         Call it under the lock before you remove published objects. After a recent release with pending publishes it
         returns 5.5 s after the acquisition, else at once.

@@ -26,7 +26,7 @@ Verdict = Literal["committed", "apply", "not_committed", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """The record was read; None if absent."""
+    """The record was read (None: absent)."""
 
     record: LockRecord | None
     version: Version | None
@@ -35,10 +35,7 @@ class RecordSeen:
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Take the lock as it was read, if allowed, leaving these `waiters`.
-
-    `epoch`: the highest seen.
-    """
+    """Take the lock as read, if allowed, leaving these `waiters`. `epoch`: the highest seen."""
 
     seen: RecordSeen
     waiters: tuple[str, ...] = ()
@@ -48,24 +45,24 @@ class TakeLock:
 
 @dataclass(frozen=True, slots=True)
 class PutWon:
-    """The write is stored at this version."""
+    """It is stored at this version."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """The write was refused, or its outcome is unknown."""
+    """The write was refused, or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """The take was refused; it may be repeated."""
+    """The take was refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """All pending is applied, or `set_aside` for ever."""
+    """All pending is applied or `set_aside`."""
 
     set_aside: bool = False
 
@@ -79,7 +76,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Pass the commit point of a publish."""
+    """Pass a publish's commit point."""
 
     pending: Pending
     at: Moment
@@ -87,7 +84,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release the lock; `again` adds this client to the waiters."""
+    """Release the lock; `again` adds this client to its waiters."""
 
     at: Moment
     again: bool = False
@@ -95,7 +92,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read the record to settle an unanswered write."""
+    """Read the record to settle a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class PutRecord:
-    """Write the lock record under this condition."""
+    """Write the lock record."""
 
     record: LockRecord
     condition: Condition
@@ -123,7 +120,7 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create the pending object after the `earlier` ones."""
+    """Create the pending object, after `earlier` ones."""
 
     pending: Pending
     earlier: tuple[Pending, ...] = ()
@@ -140,7 +137,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Result of one step."""
+    """One step's result."""
 
     what: What
 
@@ -182,20 +179,20 @@ class Writing:
     sent_s: float
     clocks_ms: int
     before: Held | None
-    then: What = "not_written"  # what the roll-forward under way completes
+    then: What = "not_written"  # completed by the roll-forward
     applied: tuple[Pending, ...] = ()  # of `before`
 
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """State: `write` was refused or unanswered."""
+    """`write` was refused or unanswered."""
 
     write: Writing
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """The holder, which must first apply a decided publish."""
+    """The holder; must first apply a decided publish."""
 
     held: Held
     then: What
@@ -203,7 +200,7 @@ class Rolling:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Not the holder any more, without a release."""
+    """Not the holder, without a release."""
 
     why: str
 
@@ -231,7 +228,10 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
-    """Return a holder's step: a write to renew, release or commit, a lapse, or the end of a roll-forward."""
+    """Return a holder's step: a write to renew, release or commit, a lapse, or the end of a roll-forward.
+
+    One that set publishes aside drops the log.
+    """
     held = state.held if isinstance(state, Rolling) else state
     # Rolled forward: stays in the record until applied.
     record = held.record if isinstance(state, Rolling) else replace(held.record, pending=None, pending_before=())
@@ -301,14 +301,14 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """Return the event of a refusal: a take is repeated; another write may be stored, as a proxy may send it twice."""
+    """Return a refusal's event: a take lost; another write may be stored, as a proxy may send it twice."""
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
 def _taken(me: Me, record: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
     """Build the record of a take: new owner, validity, higher epoch, and what is still pending.
 
-    With `take.keeps_log`, it has the log, or a new one.
+    With `take.keeps_log`, it has the log, or a new one; else none.
     """
     return LockRecord(
         owner=me.owner,
@@ -380,14 +380,14 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """Return `Held`, or `Rolling` to apply what is left; what was applied may have been removed under this lease."""
+    """Return `Held`, or `Rolling` if publishes are left that this lease has not applied."""
     return held if {*held.record.all_pending} <= {*write.applied} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     """Return the step after a read settles a write.
 
-    The lease is still held, or else busy after a take, released after a release, or lost.
+    The lease is still held; else busy after a take, released after a release, or lost.
     """
     still_held = _still_mine(me, write, seen)
     if still_held is not None:
@@ -412,7 +412,7 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if same and write.purpose == "commit" and not record.released_pending and record.pending == write.record.pending:
         return _written(me, replace(write, record=record), version)
     if same and write.before is not None and not record.is_free:
-        # The record from before, or an older late write: still held. A dropped log stays dropped.
+        # The record before, or an older late write. A dropped log stays dropped.
         log = None if write.before.record.log is None else record.log
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
@@ -453,7 +453,7 @@ def _tick(state: State, monotonic_s: float) -> Step:
         case Writing(before=Held() as held) | Checking(Writing(before=Held() as held)) if (
             monotonic_s >= held.deadline_s
         ):
-            # The write under way still decides about the record.
+            # The write under way still decides.
             return state, Ended(why, LossReason.UNREACHABLE)
         case _:
             return state, None

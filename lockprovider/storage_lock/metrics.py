@@ -4,8 +4,8 @@ A group commit counts as an acquisition, an inner acquisition does not.
 
     lock.acquire.attempts                begun acquisitions (Hudi: those that succeeded)
     lock.acquire.success, .failure       their results
-    lock.acquire.precondition.failure    another client wrote between the read and the take
-    lock.acquired.others.error           a holder found another client's record
+    lock.acquire.precondition.failure    another client wrote before the take
+    lock.acquired.others.error           a holder found another's record
     lock.state.unknown                   unknown outcome of a read or write of the record
     lock.provider.fatal.error            no lock record, no heartbeat, a store that ignores conditions
     lock.release.success, .failure       failure: also a lock broken or taken over before
@@ -13,7 +13,7 @@ A group commit counts as an acquisition, an inner acquisition does not.
     lock.throttled                       the store answered 429 or 503
     lock.interrupted                     Ctrl-C, or a cancelled task, during an acquisition
     lock.acquire.duration      timer     time held, at the release (Hudi's name)
-    lock.request.latency       timer     duration of an acquisition, whatever its result
+    lock.request.latency       timer     an acquisition's duration, whatever its result
     lock.expiration.deadline   gauge     left of the old validity at a renewal; the new one after a take
 
 Source: `HoodieLockMetrics`, `StorageBasedLockProvider` of Hudi 1.2.0.
@@ -118,7 +118,7 @@ class Counters:
 
 
 class Recorder:
-    """Reports one lock's measures to a callback, whose errors become warnings."""
+    """Reports a lock's measures to a callback, whose errors become warnings."""
 
     def __init__(self, call: OnMetric, world: World) -> None:
         self._call = call
@@ -129,7 +129,7 @@ class Recorder:
     def acquisition(self, *, holds: bool) -> Iterator[None]:
         """Count the block's attempt, and its success or failure, and report its duration.
 
-        With `holds`, remember the time for `release`; without, it is a group commit. Errors are raised.
+        With `holds`, note the time for `release`; without, it is a group commit.
         """
         began_s = self._world.monotonic_s()
         self._count(ATTEMPTS)
@@ -146,10 +146,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Count a failed release in this block, and report the time since the acquisition.
-
-        Errors are raised.
-        """
+        """Count a failed release in this block, and report the time since the acquisition, if one was recorded."""
         try:
             yield
         except (CasError, LockError):

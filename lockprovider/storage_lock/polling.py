@@ -11,26 +11,26 @@ from lockprovider.storage_lock.record import LockRecord, may_take
 LONGEST_S = 4.5
 FIRST_S = 0.15  # first pause outside the waiters; a waiter's allowed delay
 
-_SHARE = 0.5  # next pause's share of the time waited in vain
+_SHARE = 0.5  # of the time waited in vain
 _POLLS = 6
 _LATENCIES = 3  # a waiter polls that early, and may be that late
 # A join makes the holder write again: if all joined, its turn would not end.
 _UNKNOWN_TURN_S = 0.2
-_JOIN_BURST = 4  # in short turns, one attempt in three or four succeeds
+_JOIN_BURST = 4  # one join in three or four succeeds
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One read of the record by a waiting client."""
+    """One read of the record."""
 
     record: LockRecord
     version: Version
     now_ms: int
     monotonic_s: float
-    took_s: float  # 0 without a request, for a record released here
+    took_s: float  # 0 without a request
     understood: bool = True  # re-encoding gives the same bytes
     owner: str = ""
-    lost_race: bool = False  # another client took the lock after this read
+    lost_race: bool = False  # taken after this read
 
     @property
     def mine(self) -> bool:
@@ -43,7 +43,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Memory of a waiting client between two polls."""
+    """A waiting client's memory between polls."""
 
     name: str
     poll_s: float
@@ -64,14 +64,14 @@ class TakeTurn:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Poll again after a pause."""
+    """Poll again later."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Add this client to the waiters, then poll."""
+    """Join the waiters, then poll."""
 
 
 def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
@@ -101,9 +101,10 @@ def join_failed(waiter: Waiter, observation: Observation, jitter: float) -> tupl
 
 
 def _take(waiter: Waiter, observation: Observation) -> TakeTurn | None:
-    """Return the take of a free lock by its first waiter that is not too slow, or None.
+    """Return the take of a free lock; None while waiters ahead of this client may still come.
 
-    Also if the lock is its own, was left for 4.5 s, or, outside the waiters, after a round.
+    It passes those that are late, and all after 4.5 s free or, from outside the waiters, after a round. Its own lock is
+    taken at once.
     """
     waiters, name = observation.record.waiters, waiter.name
     ahead = ahead_of(name, waiters)

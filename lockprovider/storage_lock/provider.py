@@ -186,7 +186,7 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """Return the held lease's lock record, without a request; None without a lease.
+        """Return the held lease's record, without a request; None without a lease.
 
         >>> provider.try_lock() and provider.get_lock().expired
         False

@@ -1,6 +1,4 @@
-"""The lock record: one small JSON object, in the layout of Hudi's storage-based lock provider, and the log in it.
-
-With what all its writers know: `Me`, the `Moment` of a write, and what `became` of one that was `Sent`.
+"""The lock record: one small JSON object, as of Hudi's storage-based lock provider, and the log in it.
 
 See "The record" and "The log" in `lockprovider/SPECIFICATION.md`.
 
@@ -37,13 +35,13 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 LARGEST_ENCLOSED = 256 << 10
 """Most bytes of a publish in the record; a larger one is staged, however well it deflates."""
-_LARGEST_RECORD = 4 << 20  # bytes; a record has about 50 KB
+_LARGEST_RECORD = 4 << 20  # bytes
 _LARGEST_LONG = (1 << 63) - 1  # the JVM's largest `long`
 _OPTIONAL = {"waiters": "waiters", "turnMs": "turn_ms", "freedMs": "freed_ms", "foreignSeenMs": "foreign_seen_ms"}
 _OPTIONAL |= {"yieldUntilMs": "yield_until_ms", "combinerMs": "combiner_ms", "releasedPending": "released_pending"}
-_OPTIONAL |= {"pendingUntil": "pending_until_ms"}  # written only with a value, in this order
+_OPTIONAL |= {"pendingUntil": "pending_until_ms"}  # in this order
 _TIMES = {name: field for name, field in _OPTIONAL.items() if field.endswith("_ms")}
-_MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING` of `commit_rules`
+_MOST_PENDING_BEFORE = 64  # four times `MOST_PENDING`
 
 
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
@@ -58,7 +56,7 @@ def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
 class LockRecord:
     """One state of the lock. Times are epoch ms UTC; 0 means none, unknown or long past.
 
-    "The record" in `lockprovider/SPECIFICATION.md` describes the fields.
+    `lockprovider/SPECIFICATION.md` describes the fields.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record
@@ -104,7 +102,7 @@ class LockRecord:
 
     @property
     def lapses_ms(self) -> int:
-        """First time, epoch ms, at which the record is lapsed."""
+        """First time (epoch ms) when the record is lapsed."""
         return self.valid_until_ms + GRACE_MS + 1
 
     def without_waiters(self) -> LockRecord:
@@ -121,9 +119,7 @@ class LockRecord:
         return self.expired or self.released_pending
 
     def encode(self) -> bytes:
-        """Encode the record as UTF-8 JSON, Hudi's fields first.
-
-        Empty optional fields, and bytes that its log has, are left out.
+        """Encode the record as UTF-8 JSON, Hudi's fields first, without empty optional fields or bytes in its log.
 
         >>> b'"expired"' in record.encode()
         True
@@ -184,7 +180,7 @@ def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pen
 
 
 def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when publishes that clients other than `by` released as pending may be applied; 0 if long past."""
+    """Return until when publishes left by clients other than `by` may still be applied; 0 if long past."""
     pending_until_ms = max(
         record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
     )
@@ -196,7 +192,7 @@ _PAST_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """Constants of one lock client."""
+    """Constants of a lock client."""
 
     owner: str
     settings: LockSettings
@@ -212,7 +208,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Time of an event, and a fresh nonce."""
+    """An event's time, and a fresh nonce."""
 
     now_ms: int
     monotonic_s: float
@@ -323,16 +319,16 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
     return fields | {n: v for n, v in (("user", holder.user), ("command", holder.command)) if v}
 
 
-_LEVEL = 3  # a tenth more bytes than 6, in half the time
+_LEVEL = 3  # 10 % larger than 6, in half the time
 _PACKED = 16384  # bytes; each waiting client reads them
 MOST_ENTRIES = 128
-_FIRSTS = 16  # the last entries, which may be pending, keep their `first`
-LARGEST_ENTRY = 32768  # bytes of one entry
+_FIRSTS = 16  # last entries, which may be pending
+LARGEST_ENTRY = 32768  # bytes
 REMOVE = "if no writer is running, remove the object by hand"
-_LONGEST_NAMES = 1 << 20  # bytes of the names' line
+_LONGEST_NAMES = 1 << 20  # bytes
 _INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST_ENTRY
 MOST_PACKED = 1 << 20  # one entry alone may exceed `_PACKED`
-_NEVER_LARGER = 64  # bytes that zlib may add to a few KiB
+_NEVER_LARGER = 64  # bytes that zlib may add
 _ADLER = 65521
 
 
@@ -340,8 +336,8 @@ _ADLER = 65521
 class Pending:
     """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
-    `unshared`: nothing else is ever written to the path. `first`: an `unshared` publish with its bytes, and no `first`,
-    that is applied before it. Raises `InvalidInput` for a path that no store can have.
+    `unshared`: nothing else is ever written there. `first`: an `unshared` publish with its bytes, and no `first`, that
+    is applied before. Raises `InvalidInput` for a path that no store can have.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared
@@ -383,7 +379,7 @@ def digest(data: bytes) -> str:
 class Entry:
     """One publish in the log; `data` is None if too large to keep.
 
-    `first`: the publish applied before it; None also for an old entry.
+    `first`: the publish applied before; None also for an old entry.
 
     >>> entry = lockprovider.LogEntry("state/7", "digest", b"seven")
     """
@@ -557,7 +553,7 @@ class _Deflated:
 
 
 class _Packed(bytes):
-    """Packed bytes with their entries, to save unpacking."""
+    """Packed bytes with their entries."""
 
     entries: tuple[Entry, ...] = ()
     deflated: _Deflated | None = None
@@ -566,7 +562,7 @@ class _Packed(bytes):
         return bytes, (bytes(self),)
 
 
-@lru_cache(maxsize=8)  # `choose` and the next write make the same log
+@lru_cache(maxsize=8)  # `choose` and the write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
     """Return the log with new entries, dropping the oldest beyond 128, or beyond 16 KiB packed.
 

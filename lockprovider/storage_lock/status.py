@@ -1,4 +1,4 @@
-"""Status of a lock, for operators, without acquiring it; and `break_lock`, which releases it in its holder's place."""
+"""Status of a lock, for operators, without acquiring it; and `break_lock`, which releases it for its holder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ChangeKind = Literal[
 
 _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
 _REQUEST_S = 30.0
-_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # of a break that applies publishes
+_SETTINGS = LockSettings(validity=60.0, renew=6.0)
 _TRIES = 20  # each new waiter may cost one
 
 
@@ -43,7 +43,7 @@ class LockStatus:
 
     @property
     def state(self) -> RecordState:
-        """Whether a client holds the lock, by the clock of `now_ms`."""
+        """Whether a client holds the lock, at `now_ms`."""
         return state_at(self.record, self.now_ms)
 
 
@@ -64,9 +64,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the record (None: absent) and, by a second request, the store's time.
-
-    If that is unknown, this machine's clock counts.
+    """Read the record (None: absent) and, by a second request, the store's time, else this machine's.
 
     May raise `MalformedRecord`.
     """
@@ -142,7 +140,7 @@ def status_fields(status: LockStatus) -> dict[str, Any]:
 
 
 def record_fields(record: LockRecord | None) -> dict[str, Any]:
-    """Return the record as JSON fields, of None, 0 or [] without one.
+    """Return the record as JSON fields; for None they are None, 0 or [].
 
     `pending` is the last pending publish, `pending_before` the earlier ones.
     """
@@ -168,7 +166,7 @@ def _pending_fields(pending: Pending) -> dict[str, str]:
 
 
 def lines(status: LockStatus) -> list[str]:
-    """Format the status for people, one line a fact; facts that do not apply are left out."""
+    """Format the status for people, one line for each fact that applies."""
     record, now_ms = status.record, status.now_ms
     if record is None:
         return ["state    absent: there is no lock record, and the next client that asks gets the lock"]
@@ -195,7 +193,7 @@ def lines(status: LockStatus) -> list[str]:
 
 
 def _state_words(status: LockStatus, record: LockRecord) -> str:
-    """Describe the state for people: held, released, or lapsed with the time since its validity."""
+    """Describe the state for people: held, released, or since when it is lapsed."""
     match status.state:
         case "held":
             return "held"
@@ -218,7 +216,7 @@ def _clock_words(status: LockStatus) -> str:
 
 
 def describe(change: Change) -> str:
-    """Format a change for people, one line: its kind, and the holder, validity or path it is about."""
+    """Format a change as one line for people: its kind, and the holder, validity or path it is about."""
     record = change.record
     if record is None:
         return "removed: the lock record was deleted" if change.what == "removed" else "absent: there is no lock record"
@@ -246,7 +244,7 @@ class Broken:
     Attributes:
         outcome: Won: the lock is free. Lost: the record had changed. Unknown: read it again.
         finished: paths of publishes that are applied now.
-        set_aside: paths of unappliable publishes, and the objects with their details.
+        set_aside: paths of unappliable publishes, and their details objects.
     """
 
     outcome: Outcome
@@ -258,7 +256,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
     """Release the lock in `status`, if its record is unchanged except for its waiters.
 
     A later release with pending publishes counts as unchanged. The holder works on until its next renewal, but its
-    publishes are refused from now on. Decided publishes are applied or set aside first, under the lock, for at most a
+    publishes are refused from now on. Decided publishes are first applied or set aside, under the lock, for at most a
     minute.
 
     Raises:
@@ -279,7 +277,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
         if content is None:
             break
         current = LockRecord.decode(content.data, path)
-        if current.nonce == nonce:  # a proxy sent it twice, and answered for the refused copy
+        if current.nonce == nonce:  # a proxy sent it twice
             return Broken(Won(content.version))
         # Released since `status`: apply pending publishes all the same.
         handed_over = current.is_free and current.all_pending

@@ -75,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a process."""
+    """A process's progress."""
 
     done: int
     total: int
@@ -251,7 +251,7 @@ def compact(worker: Worker) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Early end of a process."""
+    """A process's early end."""
 
     role: str
     status: int
@@ -376,7 +376,7 @@ _LEGEND = (
 
 @dataclass(slots=True)
 class Attempt:
-    """An instant of a pipeline."""
+    """A pipeline's instant."""
 
     instant: str
     doing: str

@@ -261,7 +261,7 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return `settings`; the defaults for None."""
+    """Return `settings`, None as the defaults."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):

@@ -97,7 +97,7 @@ class TableSpec:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets=..., the file groups in each partition")
 
     def with_index(self, index: IndexSettings | None) -> TableSpec:
-        """Return this spec, with the bucket index of `index` if it has none."""
+        """Return this spec, with `index`'s bucket index if it has none."""
         if self.buckets is not None or index is None or index.kind != BUCKET:
             return self
         return replace(self, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)

@@ -471,5 +471,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Gather facts and check them."""
+    """Gather and check facts."""
     return examine(gather(table, keys=keys))

@@ -85,20 +85,14 @@ def start_here(
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Insert rows into `txn` without checking for existing keys; see `Table.append`.
-
-    Call it once per transaction. Consumes a reader.
-    """
+    """Insert rows into `txn`, once, without checking for existing keys; see `Table.append`. Consumes a reader."""
     txn = inside(txn)
     txn.operation = "INSERT"
     _insert(txn, _plan_insert(txn, rows))
 
 
 def delete_where(txn: AnyTransaction, where: Where) -> None:
-    """Delete the snapshot's rows for which `where` is true in `txn`; reads their keys into memory.
-
-    Call it once per transaction.
-    """
+    """Delete the snapshot's rows for which `where` is true in `txn`, once; reads their keys into memory."""
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 

@@ -29,7 +29,7 @@ class KeyMatch(Protocol):
     column: str
 
     def met(self, rows: pa.Table) -> Met:
-        """Return ascending positions of rows with one of the keys, and each row's key number; may raise `Corrupt`."""
+        """Ascending positions of rows with one of the keys, and their key numbers; may raise `Corrupt`."""
 
 
 class TextMatch:
@@ -101,7 +101,7 @@ def numbers_of(keys: pa.Array) -> pa.Array | None:
 
 
 def key_column(column: str | None, *schemas: pa.Schema) -> str:
-    """Return `column` if all schemas have it as whole numbers or texts; else the record key column."""
+    """`column` if all schemas have it as whole numbers or texts; else the record key column."""
     alike = (all(fits(schema, column) for schema in schemas) for fits in (is_whole, _is_text) if column is not None)
     return column if column is not None and any(alike) else RECORD_KEY
 
@@ -138,7 +138,7 @@ class KeyFile:
         return each.filter(pa.array(self.has(each)))
 
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
-        """Return a mask of the unique keys `wanted` that the file has.
+        """Mask of the unique keys `wanted` that the file has.
 
         Key range and bloom filter exclude keys; stored keys decide, or `by_number`, a match of the wanted keys, by its
         column.

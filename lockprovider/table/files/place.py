@@ -1,8 +1,8 @@
 """`TablePlace`, which opens a table's files in any process, and its notes of their footers.
 
 Footer notes are cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
-`services.checkpoint` shares them in the lock folder (SPECIFICATION.md, "Footers"). They never expire, since file names
-are never reused.
+`services.checkpoint` shares them in the lock folder (SPECIFICATION.md, "Footers"). They never expire: file names are
+never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -229,7 +229,7 @@ class FooterNotes:
                 self._size -= self._notes.pop(next(iter(self._notes))).size
 
     def ranges(self, store: Store, paths: Sequence[str]) -> Mapping[str, Ranges]:
-        """Return the column ranges of the `paths` that have a note.
+        """Column ranges of the `paths` that have a note.
 
         If many lack one, first reads the lock folder (only with `beside_the_lock`); ignores store errors.
         """
@@ -300,7 +300,7 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
-        Returns True if `merge` is due, by a listing. A lost or unknown write returns False; a failed one or listing
+        Returns True if `merge` is due, by a listing; False after a lost or unknown write. A failed one or listing
         raises `CasError`.
         """
         unsaved = (path for path in paths if path not in self._saved)
@@ -382,7 +382,7 @@ def may_have_range(kind: pa.DataType) -> bool:
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
-    """Return the ranges of a footer's first 32 signed integer, text, date and timestamp columns with usable statistics.
+    """Ranges of a footer's first 32 signed integer, text, date and timestamp columns with usable statistics.
 
     Leaves out nested and meta columns, repeated names, and dates and timestamps with Spark's legacy mark.
     """
@@ -402,7 +402,7 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 
 
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
-    """Return an Arrow filter that holds for every row of a file with these ranges, as read with these columns.
+    """Arrow filter that holds for every row of a file with these ranges, as read with these columns.
 
     Columns without a range, or now of another type, add nothing; integer types may differ.
     """
@@ -423,7 +423,7 @@ def decode_range(kind: str, least: int | str | None, greatest: int | str | None,
 
 
 def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
-    """Return plain column `name`'s range, with Arrow type `kind`, over its chunks in all row groups.
+    """Plain column `name`'s range, with Arrow type `kind`, over its chunks in all row groups.
 
     None if these are of another column or lack usable statistics, or there are no rows.
     """
@@ -448,7 +448,7 @@ def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Ra
 
 
 def _value(raw: int | bytes) -> int | str | None:
-    """Return a bound as number or text; None if it is not UTF-8, or longer than 64 characters."""
+    """A bound as number or text; None if it is not UTF-8, or longer than 64 characters."""
     if isinstance(raw, int):
         return raw
     try:
@@ -473,7 +473,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _between(value: Any, bounds: Range, kind: pa.DataType) -> Any:
-    """Return an Arrow filter: `value`, a column's expression, is in `bounds`, or null if these have nulls.
+    """Arrow filter: `value`, a column's expression, is in `bounds`, or null if these have nulls.
 
     Always true if the column's type `kind` cannot hold them.
     """

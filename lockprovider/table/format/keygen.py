@@ -103,7 +103,7 @@ class PartitionStyle:
                 raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
-        """Return the values in a partition path, None for the default partition; may raise `InvalidRecords`."""
+        """Values in a partition path, None for the default partition; may raise `InvalidRecords`."""
         if not self.fields:
             return ()
         folders = [path] if len(self.fields) == 1 else path.split("/")
@@ -139,10 +139,7 @@ def separators(fields: Sequence[str]) -> list[str]:
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Return one other list of texts with the same composite key, empty if there is none.
-
-    There is one if a text is a placeholder or has a separator.
-    """
+    """Other texts with the same composite key, if a text is a placeholder or has a separator; else empty."""
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]

@@ -108,7 +108,7 @@ class Instant:
 
 @lru_cache(maxsize=1 << 15)
 def parse_instant(name: str) -> Instant | None:
-    """Return the instant that a timeline file name states; None for any other name."""
+    """Instant that a timeline file name states; None for any other name."""
     if done := _COMPLETED.fullmatch(name):
         return Instant(done[1], Action(done[3]), InstantState.COMPLETED, done[2])
     pending = _PENDING.fullmatch(name)

@@ -50,7 +50,7 @@ def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
     """Return why columns of `latest` would mislead in files that began at `oldest_begin` or later, or empty text.
 
-    A path has another id, or an id another path, in a schema of these files, or `history` lacks their schemas.
+    A path has another id, or an id another path, in a schema of these files, or `history` lacks theirs.
     """
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
     older = [version for version in history if version.version < latest.version]

@@ -73,7 +73,7 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 
 
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
-    """Return the table at this lock record with its file slices, listed and cached if absent.
+    """Table at this lock record with its file slices, listed and cached if absent.
 
     None if no log covers the record, or during the listing the log ended or files may have gone.
     """

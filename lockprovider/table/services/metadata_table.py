@@ -40,7 +40,7 @@ def retire_metadata_table(table: TableContext) -> int:
 
 
 def retire(table: TableContext, lease: Lease) -> int:
-    """Remove the metadata table from the properties, then delete its files; return their number.
+    """Remove the metadata table from the properties, then its files; return their number.
 
     No write may be pending.
     """
@@ -60,7 +60,7 @@ _KEPT_SLICES = 3
 def compact_if_due(table: TableContext) -> None:
     """Compact the metadata table under the lock if it has ten commits since its last compaction and only lists files.
 
-    Sends no request until this process has counted ten, and ten more after a try in vain.
+    Sends no request until this process has counted ten, or ten more after a try in vain.
     """
     if table.knowledge.listing.logs - table.knowledge.listing.tried < MOST_LOGS:
         return

@@ -79,7 +79,7 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
 
 
 def state_path(begin: str, action: Action, state: InstantState) -> str:
-    """Return a pending state's path."""
+    """A pending state's path."""
     return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
@@ -130,7 +130,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def written_ms(table: TableContext, policy: Policy, now_ms: int) -> dict[str, int]:
-    """Return each timeline file's write time; empty unless the policy is by hours."""
+    """Each timeline file's write time; empty unless the policy is by hours."""
     if not isinstance(policy, KeepHours):
         return {}
     now_s = table.world.monotonic_s()
@@ -184,7 +184,7 @@ def remove_pending(table: TableContext, timeline: Timeline, victim: str) -> None
 
 
 def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple[str, ...]:
-    """Return begin times of pending plans with a dead executor; without heartbeat, their age counts."""
+    """Begin times of pending plans with a dead executor; without heartbeat, their age counts."""
     planned = timeline.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
     made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
@@ -194,7 +194,7 @@ def dead_plans(table: TableContext, timeline: Timeline, action: Action) -> tuple
 def dead_among(
     table: TableContext, pending: Iterable[str], made_ms: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """Return the begin times in `pending` with a dead writer or executor, oldest first.
+    """Those of `pending` with a dead writer or executor, oldest first.
 
     `made_ms`: times in place of missing heartbeats. Without any fresh heartbeat dead ones may be missed.
     """
@@ -206,7 +206,7 @@ def dead_among(
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
-    """Return the begin times of stale heartbeats."""
+    """Begin times of stale heartbeats."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
@@ -222,8 +222,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
-    Returns its completed state, to be published `first`, and the table's completion time for it. `again` first removes
-    an earlier try, which else raises `Aborted`.
+    Returns its completed state, to be published `first`, and the table's completion time. `again` first removes an
+    earlier try, which else raises `Aborted`.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing
@@ -259,7 +259,7 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
 
 
 def unlist(table: TableContext, begin: str) -> None:
-    """Remove a pending or removed instant from the metadata table, if it has one; safe to repeat.
+    """Remove a pending or removed instant from any metadata table; safe to repeat.
 
     Call it under the lock before the pending states leave the table: after that, readers count the instant as
     completed.

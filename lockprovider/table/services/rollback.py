@@ -128,10 +128,7 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
 
 
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
-    """Roll back or finish dead writers' pending instants, except `me`, ignoring errors of lock and store.
-
-    With EAGER settings all count as dead.
-    """
+    """Roll back or finish dead writers' pending instants (EAGER: all), except `me`; ignores lock and store errors."""
     with contextlib.suppress(CasError, LockError):
         _recover(table, timeline, {me}, eager=table.settings.is_eager)
 
@@ -170,7 +167,7 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back or finish dead writers' instants, and return their begin times."""
+    """Roll back or finish dead writers' instants, and return their begin times; remove leftovers."""
     timeline = table.listed_timeline()
     # Its heartbeat shows the store's time, and so the age of the others.
     with plans.claim_with_heartbeat(table, timeline):
@@ -259,7 +256,7 @@ class RestoreResult:
 
     Attributes:
         instant: begin time of the restore; empty if there was nothing to do.
-        target, completion: begin and completion time of the commit that is now the last one.
+        target, completion: begin and completion time of the now last commit.
         taken_back: begin times of the removed instants, the latest commit first.
     """
 

@@ -1,4 +1,4 @@
-"""Read Hudi's archive of completed instants; results are cached, since archive files never change.
+"""Read Hudi's archive of completed instants, and cache it: archive files never change.
 
 Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 """
@@ -35,7 +35,7 @@ _BATCH_ROWS = 16
 
 
 def read_history(table: TableKnowledge) -> History:
-    """Read the archive's manifest number and, if it is new, the manifest; cache and return it."""
+    """Read the archive's manifest number and any new manifest; cache and return it."""
     return repeat_while_stale(partial(_refresh_history, table))
 
 
@@ -49,7 +49,7 @@ def _refresh_history(table: TableKnowledge) -> History:
 
 
 def _number(table: TableKnowledge) -> tuple[int, Version | None]:
-    """Read the manifest number (0: nothing archived) and its file's version; without a valid number list manifests."""
+    """Read the manifest number (0: nothing archived) and its file's version; without a valid one list manifests."""
     content = table.place.store.read_or_none(lsm.VERSION_FILE)
     if content is not None and re.fullmatch(rb"\s*[0-9]{1,18}\s*", content.data):
         return int(content.data), content.version
@@ -67,9 +67,9 @@ def _manifest(table: TableKnowledge, number: int) -> Manifest:
 
 
 def reach(table: TableKnowledge, *, streams: bool = False) -> Digest:
-    """Read and cache the greatest times of archived writes and, if `streams`, each stream's last batch.
+    """Read and cache the greatest times of archived writes (empty: none) and, if `streams`, each stream's last batch.
 
-    Empty texts if nothing was archived; may raise `Corrupt`.
+    May raise `Corrupt`.
     """
 
     def read(name: str, size: int) -> Digest:
@@ -108,9 +108,9 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Return completion times by begin time, for those of `begins` that are archived writes.
+    """Completion times by begin time, for those of `begins` that are archived writes.
 
-    Reads and caches the times of archive files that may have them.
+    Reads and caches the times of archive files that may have them; may raise `Corrupt`.
     """
     first, last = min(begins, default=""), max(begins, default="")
 
@@ -132,16 +132,13 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Return results by archive file name: `cached` ones, and `read(name, size)` where `is_asked(name)`.
+    """Results by archive file name: `cached` ones, and `read(name, size)` where `is_asked(name)`.
 
     Repeats if a file is corrupt and the manifest changed, else raises `Corrupt`.
     """
 
     def look() -> dict[str, T]:
-        """Read the manifest and its uncached, asked files; return results as `_of_files`.
-
-        A corrupt file of an outdated manifest raises `Stale`.
-        """
+        """Read the manifest and its uncached, asked files; a corrupt file of an outdated manifest raises `Stale`."""
         history = read_history(table)
         results = {name: cached[name] for name in history.files if name in cached}
         try:
@@ -155,7 +152,7 @@ def _of_files(
 
 
 def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
-    """Read the timeline file names of the instants in one file."""
+    """Read the timeline file names in one archive file."""
     return [_name(row) for row in rows_in(open_file(table, name, size), _TIMES, name, size)]
 
 
@@ -181,7 +178,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """Return a file's digest from its footer, else (of JVM Hudi) by reading its rows; may raise `Corrupt`."""
+    """A file's digest from its footer, else (of JVM Hudi) from its rows; may raise `Corrupt`."""
     digest = lsm.digest_of(file.metadata.metadata)
     if digest is not None:
         return digest
@@ -212,9 +209,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the archive file `name`, of `size` bytes, as dicts of the columns `names`.
-
-    `names` must include `_TIMES`.
+    """Yield the rows of archive file `name`, of `size` bytes, as dicts of the columns `names`, which include `_TIMES`.
 
     Raises `Corrupt` if it unpacks to too much, or its columns, times or number of rows are not as an archiver writes
     them.

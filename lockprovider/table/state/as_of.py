@@ -83,7 +83,7 @@ _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__n
 
 
 def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T]) -> T:
-    """Call `look`, then list the timeline; return the result.
+    """Call `look`, list the timeline, and return the result.
 
     Raises `Stale` if files of `timeline` may have been removed, else a `HistoryGone` of `look`.
     """
@@ -127,5 +127,5 @@ def may_lack_files(table: TableContext, timeline: Timeline) -> bool:
 
 
 def misses_file(error: Exception) -> bool:
-    """Return whether the error, or an engine's text in it, reports a missing table file."""
+    """Whether the error, or an engine's text in it, reports a missing table file."""
     return isinstance(error, _GONE) or _SAID.search(str(error)) is not None

@@ -1,7 +1,4 @@
-"""Checkpoints in the lock folder: a table's content, for opening it without listing timeline and files.
-
-This module encodes, finds and removes them; `services.checkpoint` writes them.
-"""
+"""Checkpoints in the lock folder: a table's content, to open it without listing; `services.checkpoint` writes them."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ KEPT = 2  # per log
 
 
 def checkpoint_path(log: str, number: int) -> str:
-    """Return the path of the checkpoint at position `number * EVERY` of a log."""
+    """The checkpoint's path at position `number * EVERY` of a log."""
     return f"{_of_log(log)}{number}"
 
 
@@ -46,7 +43,7 @@ def find(store: Store, log: Log) -> Checkpoint | None:
 
 
 def remove_ended(store: Store, lock: Lock) -> None:
-    """List all checkpoints, read the lock record, and delete those of other logs; without a record, delete none."""
+    """Delete the listed checkpoints of other logs than the lock record's; without a record, none."""
     paths = [entry.path for entry in store.list(CHECKPOINTS)]  # listed first, so that their logs have begun
     record = lock.look() if paths else None
     if record is not None:
@@ -66,7 +63,7 @@ _DIGITS = 17  # of a time; shorter times are stored by name
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The table at one position of a log; `slices`: the latest of each file group."""
+    """Table at one position of a log; `slices`: the latest of each file group."""
 
     log: str
     position: int
@@ -74,7 +71,7 @@ class Checkpoint:
     slices: tuple[FileSlice, ...]
 
     def encode(self) -> bytes:
-        """Return the checkpoint as compressed JSON."""
+        """Compressed JSON."""
         done, names = _parted(self.timeline)
         files: dict[str, list[Any]] = {}
         for slice_ in sorted(self.slices):
@@ -109,7 +106,7 @@ class Checkpoint:
 
 
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
-    """Return begin and completion of completed writes by action, and other instants' file names.
+    """Begin and completion of completed writes by action, and other instants' file names.
 
     Pending files of completed instants are dropped.
     """
@@ -139,7 +136,7 @@ def _instants(action: Action, behind: list[int], took: list[int]) -> Iterator[In
 
 
 def _slice(partition: str, path: str, size: int, rows: Iterable[tuple[str, int, str]]) -> FileSlice:
-    """Return the slice of a stored row; its logs are path, size, completion. May raise `ValueError`, `IndexError`."""
+    """Slice of a stored row; its logs are path, size, completion. May raise `ValueError`, `IndexError`."""
     logs = tuple(
         SliceLog(file, as_text(name, "a log"), as_whole(taken, "its size"), as_text(done, "its completion"))
         for name, taken, done in rows

@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 
 
 class TimelineClock:
-    """The clock for one table's instants: this machine's, or the store's if that is behind. Thread-safe."""
+    """Clock for one table's instants: this machine's, or the store's if that is behind. Thread-safe."""
 
     def __init__(self, store: Store, url: str, world: World) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class TimelineClock:
         self._asked_s = -_BELIEVED_S
 
     def now_ms(self) -> int:
-        """Return this machine's epoch ms, or the store's if the store's clock is over `_DIFFERS_MS` behind.
+        """This machine's epoch ms, or the store's if that is over `_DIFFERS_MS` behind.
 
         While the clocks differ, it logs that once, and asks the store each minute.
         """
@@ -94,7 +94,7 @@ class TimelineClock:
 
 
 def clock_difference(ahead_ms: int) -> str:
-    """Describe the clocks' difference for a message."""
+    """Describe the clocks' difference."""
     side = "ahead of" if ahead_ms > 0 else "behind"
     return f"this machine's clock is {abs(ahead_ms) / 1000:.1f} s {side} the store's"
 
@@ -245,7 +245,7 @@ class TableContext:
         return self.current.listed()
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """Return the metadata of a completed write.
+        """Metadata of a completed write.
 
         Raises:
             Corrupt: its file cannot be decoded.
@@ -258,12 +258,12 @@ class TableContext:
         return self.current.data_files()
 
     def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the snapshot of `timeline`, from `files` or, if None, from the files of now."""
+        """Snapshot of `timeline`, from `files` or, if None, from those of now."""
         return self.current.snapshot(timeline, files)
 
     @property
     def lock(self) -> Lock:
-        """This process's client of the table lock."""
+        """This process's client of the lock."""
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
@@ -306,7 +306,7 @@ class TableContext:
         return self.current.now(record, listed=listed)
 
     def begin_dead_check_if_due(self) -> bool:
-        """Return whether a check for dead writers is due; if so, record it as done."""
+        """Return whether a check for dead writers is due, and record it as done."""
         now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_checked_s
         if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
             return False
@@ -314,7 +314,7 @@ class TableContext:
         return True
 
     def run_inline_services(self) -> None:
-        """Run no services; `Table` overrides it."""
+        """Do nothing; `Table` overrides it."""
 
     def report(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Log an event of the instant `begin`, then call the watcher with it in this thread.
@@ -342,17 +342,17 @@ class TableContext:
 
 
 def writable_config(table: TableContext, config: TableConfig | None = None) -> TableConfig:
-    """Return `config`, or the current properties; raises `UnsupportedTable` if the table cannot be written here."""
+    """`config`, or the current properties; raises `UnsupportedTable` if they refuse writes."""
     config = table.config() if config is None else config
     check_writable(config, keeps_listing=keeps_listing(table, config))
     return config
 
 
 def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Timeline | None]:
-    """Return the properties to begin a write with and, if `pinned`, the timeline read now, else None.
+    """Properties to begin a write with and, if `pinned`, the timeline read now, else None.
 
-    If not `pinned`, cached properties serve. If the properties refuse a write, it lists the table; raises
-    `UnsupportedTable` if the new ones do, too.
+    If not `pinned`, cached properties serve. If they refuse a write, it lists the table; raises `UnsupportedTable` if
+    the new ones do, too.
     """
     view = table.now() if pinned else None
     config = table.knowledge.config if view is None else view.config
@@ -366,13 +366,13 @@ def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Ti
 
 
 def keeps_listing(table: TableContext, config: TableConfig) -> bool:
-    """Return whether writes here maintain a metadata table's listing of files."""
+    """Whether writes here maintain a metadata table's listing of files."""
     setting = table.settings.write_metadata
     return keeps_file_listing(config) if setting is None else setting
 
 
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
-    """Return `config` with `key_is_named`: whether a single column's keys name it in the files.
+    """`config` with `key_is_named`: whether a single column's keys name it in the files.
 
     If the properties leave that open (JVM.md, "Spellings of keys and partitions"), reads and caches one row each of up
     to `_COMPARED` files. Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown
@@ -411,7 +411,7 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Read one row; return its key by spelling (True: it names its column).
+    """Read one row of the slice; return its key by spelling (True: it names its column).
 
     Empty without a row, or if the properties fix the spelling. Raises `UnsupportedTable` for another spelling.
     """

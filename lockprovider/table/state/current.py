@@ -57,7 +57,7 @@ _OLD = 8  # pending writes, listed one by one
 
 
 class CurrentState:
-    """The reader of one open table's current state, through the process's cache. Thread-safe.
+    """Reader of one open table's current state, through the process's cache. Thread-safe.
 
     Only `stated_schema` writes to the table.
     """
@@ -73,7 +73,7 @@ class CurrentState:
     def config(self) -> TableConfig:
         """Ask the store for the properties, without a body if unchanged, and cache them.
 
-        Reads the backup, uncached, if the file is missing or unreadable. Raises `TableNotFound`, or `Corrupt`.
+        Reads the backup, uncached, if the file is missing or unreadable. Raises `TableNotFound` or `Corrupt`.
         """
         cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
@@ -95,7 +95,10 @@ class CurrentState:
         return properties.config if properties is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """Read the properties file, without its body if unchanged; cache it, and log first version and upgrade."""
+        """Read the properties file, without its body if unchanged; cache it, and log an upgrade or a new version.
+
+        Raises `ObjectNotFound` or `Corrupt`.
+        """
         properties, began_s = self._knowledge.properties, self._world.monotonic_s()
         if properties is None:
             content: Content | None = self._store.read(PROPERTIES)
@@ -122,15 +125,13 @@ class CurrentState:
     def visible(self, *, noted: bool = False) -> Timeline:
         """Read the lock record, list and cache the timeline; return the readers' part of it (see `visible_part`).
 
-        `noted`: also read the properties, and cache the view.
+        `noted`: also read the properties, and cache the view. Without writes, properties that cannot be read here raise
+        their error.
         """
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read as `visible`, once; raise `Stale` if the log ended in between.
-
-        `noted`: also read the properties, and cache the view.
-        """
+        """Read as `visible`, once; raise `Stale` if the log ended in between."""
         record = self._record()  # before listing: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -208,8 +209,8 @@ class CurrentState:
     def now_and_pending(self) -> tuple[TableView, Timeline]:
         """Return the table now, and a timeline with others' pending instants.
 
-        With a log of a long timeline it lists only recent names and, if few, older instants with a heartbeat; other
-        older ones are missing.
+        With a log of a long timeline it lists only recent names and, if few, older instants with a heartbeat, no
+        others.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -249,11 +250,11 @@ class CurrentState:
         return self._knowledge.adopt(log, TableView(newest.timeline, config, newest.log, newest.position, slices))
 
     def has(self, instant: Instant) -> bool:
-        """Return whether that timeline file exists now; one request."""
+        """Ask the store whether that timeline file exists now."""
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """Read the lock record; None without one, or if it or its log is damaged."""
+        """Read the lock record; None if it is missing, or it or its log is damaged."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
@@ -270,7 +271,7 @@ class CurrentState:
         return True
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """Return a completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
+        """A completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
         name = instant.file_name
         while (metadata := self._knowledge.metadata(name)) is None:
             try:
@@ -282,12 +283,12 @@ class CurrentState:
         return metadata
 
     def pending_rollback_of(self, timeline: Timeline, victim: str, *, since: str = "") -> str | None:
-        """Return the begin time of a pending rollback of `victim`, begun after `since`."""
+        """Begin time of a pending rollback of `victim`, begun after `since`; else None. Reads plans."""
         later = (begin for begin in timeline.pending_rollbacks if begin > since)
         return next((begin for begin in later if self.victim_of(begin).begin == victim), None)
 
     def victim_of(self, begin: str) -> Victim:
-        """Read a rollback's victim; an empty one without its plan."""
+        """Read a pending rollback's victim; an empty one without its plan."""
         name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
         content = self._store.read_or_none(f"{TIMELINE}/{name}")
         if content is None:
@@ -295,13 +296,13 @@ class CurrentState:
         return decode_rollback_plan(content.data, name)
 
     def batches_newest_first(self, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
-        """Read and yield commits with their streams' batches, newest first, then streams' last archived batches."""
+        """Read and yield commits with their streams' batches, newest first, then streams' last archived ones."""
         for instant in reversed(timeline.writes):
             yield instant, batches_by_stream(self.metadata_of(instant).extra)
         yield from last_archived_batches(self._knowledge)
 
     def last_archived(self) -> str:
-        """Return the last archived completion time, or an empty text; reads new archive files."""
+        """Last archived completion time, or an empty text; reads new archive files."""
         return reach(self._knowledge).completion
 
     def schema(self, timeline: Timeline) -> pa.Schema:
@@ -328,7 +329,7 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """Return the latest slices of `timeline` among `files` (None: the files of now); caches no slices.
+        """Latest slices of `timeline` among `files` (None: the files of now); caches no slices.
 
         Reads commits that ended file groups, and the archive for completion times of logs.
         """
@@ -385,7 +386,7 @@ class CurrentState:
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """Return all files: from the metadata table, if it is used, complete and not removed meanwhile; else listed."""
+        """Return all files: from the metadata table, if it is used, complete and not being removed; else listed."""
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):
@@ -396,19 +397,19 @@ class CurrentState:
         return self.data_files()
 
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return completion times by begin time of archived writes whose log files are in `paths`."""
+        """Completion times by begin time of archived writes with log files in `paths`."""
         begins = archived_logs(timeline, paths)
         return completions(self._knowledge, begins) if begins else {}
 
     def current_files(self, timeline: Timeline) -> Snapshot:
-        """Return the snapshot of a timeline read just now; lists and caches unknown files."""
+        """Snapshot of a timeline read just now; lists and caches unknown files."""
         return self._knowledge.snapshot(timeline) or self._knowledge.cache_files(self.snapshot(timeline))
 
     def known_snapshot(self) -> Snapshot | None:
-        """Read the lock record and recent timeline names; return the readers' snapshot if cached; None: list the files.
+        """Read the lock record and recent timeline names; return the readers' snapshot if cached.
 
-        None also if a decided commit is not stored yet, or after one made without the lock. Caches which publishes are
-        stored.
+        None: list the files; also if a decided commit is not stored yet, after one made without the lock, or if the
+        timeline was moved. Caches which publishes are stored.
         """
         record = self._record()
         view = self.view_by_log(record)
@@ -451,7 +452,7 @@ def _has_one_of(listed: Timeline, writes: Sequence[Instant]) -> bool:
 
 
 def _decisions(record: LockRecord | None) -> Decisions:
-    """Return the log and pending publishes of a lock record, for `visible_part`; empty without a record."""
+    """Log and pending publishes of a lock record, for `visible_part`; empty without a record."""
     if record is None:
         return Decisions()
     unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.all_pending)))

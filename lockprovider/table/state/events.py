@@ -75,7 +75,7 @@ Watcher = Callable[[TableEvent], None]
 
 
 def ignore_event(event: TableEvent) -> None:
-    """Ignore an event."""
+    """Do nothing."""
     del event
 
 

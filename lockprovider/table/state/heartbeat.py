@@ -1,8 +1,6 @@
 """Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
 
-The rules are in SPECIFICATION.md, "Dead writers".
-
-Source: Hudi `HoodieHeartbeatClient`.
+The rules are in SPECIFICATION.md, "Dead writers". Source: Hudi `HoodieHeartbeatClient`.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ _LARGEST_BEAT = 4096
 
 @dataclass(frozen=True, slots=True)
 class LocalBeat:
-    """A heartbeat in a local folder: machine, boot and uptime, which no clock change affects."""
+    """Heartbeat in a local folder: machine, boot and uptime, which no clock change affects."""
 
     boot: str
     host: str
     uptime_s: float
 
     def encode(self) -> bytes:
-        """Return the file's content."""
+        """The file's content."""
         return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
 
     @classmethod
@@ -53,7 +51,7 @@ class LocalBeat:
         return beat if math.isfinite(beat.uptime_s) else None
 
     def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
-        """Return the seconds since the beat, for this machine's boot, host and uptime `now_s`.
+        """Seconds since the beat, at this machine's uptime `now_s`.
 
         `unchanged_s`: how long this process saw the file unchanged.
         """
@@ -68,7 +66,7 @@ class LocalBeat:
 def dead(
     pending: Iterable[str], beats_ms: Mapping[str, int], store_now_ms: int, settings: HeartbeatSettings
 ) -> tuple[str, ...]:
-    """Return the begin times among `pending` whose heartbeat in `beats_ms` is missing or too old.
+    """Those of `pending` whose heartbeat in `beats_ms` is missing or too old.
 
     `store_now_ms`: now by the clock of `beats_ms`, or earlier.
     """
@@ -77,7 +75,7 @@ def dead(
 
 
 def claim(store: Store, begin: str) -> Version | None:
-    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has `begin`.
+    """Reserve `begin` by creating its heartbeat file; return its version, or None if another action has it.
 
     After an error, do not use `begin`.
     """
@@ -121,7 +119,7 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """The heartbeat of one instant: a thread renews its file until `leave` or `stop`.
+    """Heartbeat of one instant: a thread renews its file until `leave` or `stop`.
 
     Begin it by exactly one of `start`, `resume` or `accompany`.
     """
@@ -178,11 +176,11 @@ class WriterHeartbeat:
         return True
 
     def accompany(self) -> None:
-        """Start the thread, which renews an existing file, first after half an interval."""
+        """Start the thread for an existing file, first renewed after half an interval."""
         self._thread.start()
 
     def leave(self) -> None:
-        """Stop beating but keep the file, for a successor or a cleaner."""
+        """Stop beating; keep the file, for a successor or a cleaner."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -199,7 +197,7 @@ class WriterHeartbeat:
     def _once(self) -> None:
         """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.
 
-        If the file is gone, mark it removed. If it was overwritten, forget the version. Ignores store errors.
+        If the file is gone, mark it removed; if overwritten, forget the version. Ignores store errors.
         """
         sent_s = self._world.monotonic_s()
         try:

@@ -29,9 +29,9 @@ class TableView:
     """The table at one moment.
 
     Attributes:
-        log: the name of the lock's log; empty if no log covers the table.
-        slices: the latest slice of each file group; None if not read.
-        listed: whether the timeline was listed; otherwise it lacks others' pending instants.
+        log: the name of the lock's log; empty if none covers the table.
+        slices: the latest of each file group; None if not read.
+        listed: whether the timeline was listed; else it lacks others' pending instants.
         latest_begin: the latest begin time of completed instants, even of those not in `timeline` yet.
         is_combined: whether another client leads the batch, and decides others' commits.
     """
@@ -49,7 +49,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class CachedProperties:
-    """The properties at one version of their file; `asked_s`: when they were last requested."""
+    """Properties at one version of their file; `asked_s`: when they were last requested."""
 
     version: Version
     config: TableConfig
@@ -58,7 +58,7 @@ class CachedProperties:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The files of the archive; `number`: the manifest's, 0 if nothing was archived.
+    """The archive's files; `number`: the manifest's, 0 if nothing was archived.
 
     `version`: of the file with the number; None without it.
     """
@@ -75,8 +75,8 @@ class ListingState:
     Attributes:
         log: the log in which its timeline was listed; empty without one.
         schema: of its files; empty if not read.
-        logs: the number of commits since.
-        tried: that number when a compaction was last tried in vain, else 0.
+        logs: the number of commits since `compacted`.
+        tried: `logs` when a compaction was last tried in vain, else 0.
     """
 
     log: str = ""
@@ -95,7 +95,7 @@ class KeySpellings:
 
 
 class TableKnowledge:
-    """The facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
+    """Facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
 
     **Everything but these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
@@ -105,8 +105,8 @@ class TableKnowledge:
 
     A log has only its own clients' commits, without pending instants. SPECIFICATION.md, "Reading", says what ends it.
 
-    Two hints replace reads: the partitions with a metafile; and the files of a blind write, whose commit conflicts if
-    one was replaced.
+    Two hints replace reads: partitions with a metafile; and files of a blind write, whose commit conflicts if one was
+    replaced.
     """
 
     def __init__(self, place: TablePlace) -> None:
@@ -187,14 +187,14 @@ class TableKnowledge:
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
-        """Return the cached files if `timeline` has the cached view's completed writes, else None."""
+        """Cached files if `timeline` has the cached view's completed writes, else None."""
         view = self._view
         if view is None or view.slices is None or view.timeline.written != timeline.written:
             return None
         return Snapshot(timeline, tuple(sorted(view.slices.values())))
 
     def _advanced(self, view: TableView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
-        """Return the slices after these writes; None if the view has none, or a write is not cached."""
+        """Slices after these writes; None if the view has none, or a write is not cached."""
         if view.slices is None:
             return None
         slices = dict(view.slices)
@@ -206,24 +206,24 @@ class TableKnowledge:
         return slices
 
     def remember(self, name: str, data: bytes) -> None:
-        """Cache the content of a completed write; drops the oldest beyond `_KEPT`."""
+        """Cache a completed write's content; drops the oldest beyond `_KEPT`."""
         self._commits[name] = data
         for oldest in list(islice(self._commits, max(0, len(self._commits) - _KEPT))):
             self._commits.pop(oldest, None)
 
     def has(self, name: str) -> bool:
-        """Whether the content of a completed write is cached."""
+        """Whether a completed write's content is cached."""
         return name in self._commits
 
     def metadata(self, name: str) -> CommitMetadata | None:
-        """Return a completed write's metadata if cached, else None; may raise `Corrupt`."""
+        """A completed write's metadata if cached, else None; may raise `Corrupt`."""
         content = self._commits.get(name)
         if isinstance(content, bytes):
             content = self._commits[name] = decode_commit(content, name)
         return content
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
-        """Cache the contents that log entries carry; return the entries' instants, without those off the timeline."""
+        """Cache the contents that log entries carry; return the instants of those on the timeline."""
         instants: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
@@ -237,17 +237,17 @@ class TableKnowledge:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties last seen: a hint."""
+        """Properties last seen, or None: a hint."""
         return None if self._view is None else self._view.config
 
     @property
     def files_seen_last(self) -> Snapshot | None:
-        """The files last seen, if any: a hint."""
+        """Files last seen, or None: a hint."""
         view = self._view
         return None if view is None or view.slices is None else Snapshot(view.timeline, tuple(view.slices.values()))
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
-        """Return the set of partitions known to have a metafile; callers add to it.
+        """Set of partitions known to have a metafile; callers add to it.
 
         It starts empty if `timeline` has other cleans, rollbacks, restores or replacecommits than before.
         """

@@ -30,7 +30,7 @@ from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
 
 def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
-    """Read the metadata table; return the data table's files as of `timeline`, which must have been listed before.
+    """Read the metadata table; return the data table's files as of `timeline`, listed before.
 
     Raises `HistoryGone` if a begin time of `must_have` is not completed there, or the table was removed or rewritten.
     """
@@ -47,7 +47,7 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
 
 
 def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
-    """List the file slices of the metadata table's partition `files`; paths are relative to that table."""
+    """List the slices of the metadata table's partition `files`; paths are relative to that table."""
     root = f"{METADATA_TABLE}/"
     entries = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
     return snapshot_of(own, entries, file_at=hfile_at).slices
@@ -116,7 +116,7 @@ _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 
 def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
-    """Return a test whether a log block counts, by the begin time of its instant."""
+    """Return a test whether a log block counts, by its instant's begin time."""
     done = {i.begin for i in timeline.instants if i.is_completed}
     pending = {i.begin for i in timeline.instants} - done
     valid = done | ({i.begin for i in own.instants if i.is_completed} - pending)
@@ -124,22 +124,21 @@ def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
 
 
 def compacted_at(own: Timeline) -> str:
-    """Return the begin time of the metadata table's last compaction; empty if never."""
+    """Begin time of the metadata table's last compaction; empty if never."""
     return max((i.begin for i in own.writes if i.action is Action.COMMIT), default="")
 
 
 def uncompacted(own: Timeline) -> int:
-    """Return the number of the metadata table's commits since its last compaction."""
+    """Number of the metadata table's commits since its last compaction."""
     last = compacted_at(own)
     since = (i for i in own.writes if (i.completion or "") > last and i.action is Action.DELTACOMMIT)
     return sum(not i.begin.startswith(_FIRST) for i in since)
 
 
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
-    """Return the metadata table's oldest instants, in all states, that no reader needs; the latest such stays.
+    """The metadata table's oldest instants, in all states, that no reader needs and that completed before `first`.
 
-    They completed before `first`. `remaining`: begin times of files; the first unarchived one and all later instants
-    stay.
+    Of these the latest stays. `remaining`: begin times of files; the first unarchived one and all later instants stay.
     """
     end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
     states: dict[str, list[Instant]] = {}
@@ -153,13 +152,13 @@ def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class ListingDifferences:
-    """Differences between the listing and the files, as paths of base and log files.
+    """Differences between listing and files, as paths of base and log files.
 
     Attributes:
-        hidden: visible files that are not listed.
-        gone: listed files that do not exist.
-        resized: files of another size than listed.
-        empty: files listed with no bytes, at which readers fail.
+        hidden: visible and not listed.
+        gone: listed and absent.
+        resized: of another size than listed.
+        empty: listed with no bytes, at which readers fail.
     """
 
     hidden: tuple[str, ...] = ()
@@ -171,9 +170,10 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Return where listing and files differ; `before`: files listed before `timeline`, `after`: after the listing.
+    """Return where listing and files differ, paths sorted.
 
-    While a clean, rollback or restore is pending, no file counts as gone.
+    `before`: files listed before `timeline`, `after`: after the listing. While a clean, rollback or restore is pending,
+    no file counts as gone.
     """
     first, last = _data_files(before), _data_files(after)
     listed, visible, sizes = listing.sizes, timeline.visible, {**first, **last}

@@ -29,7 +29,7 @@ def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple
 
 
 def files_below(store: Store, folder: str, *, after: str = "", until: str = "") -> dict[str, Entry]:
-    """List the files in a folder that sort after `after` and before `until`, by path relative to the folder."""
+    """List a folder's files that sort after `after` and before `until`, by path relative to it."""
     prefix = f"{folder}/"
     start, stop = prefix + after if after else None, prefix + until if until else None
     entries = store.list(prefix, start_after=start, stop_at=stop)
@@ -48,7 +48,7 @@ class Stale(Exception):
 
 
 def repeat_while_stale(look: Callable[[], T]) -> T:
-    """Call `look` until it does not raise `Stale`, at most `_LOOKS` times; return its result or raise its `error`."""
+    """Call `look` until it does not raise `Stale`, at most `_LOOKS` times; return its result or raise the `error`."""
     for _ in range(_LOOKS):
         try:
             return look()

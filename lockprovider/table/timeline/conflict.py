@@ -38,7 +38,7 @@ _Commit = TypeVar("_Commit")
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentOperation:
-    """One write for the check: completed, or pending with the file groups that it is known to touch.
+    """A write to compare: completed, or pending with the file groups that it is known to touch.
 
     `name`: Hudi's name of the operation.
     """
@@ -49,7 +49,7 @@ class ConcurrentOperation:
 
     @classmethod
     def of(cls, instant: Instant, metadata: CommitMetadata) -> ConcurrentOperation:
-        """Make the operation of a completed write."""
+        """Make it of a completed write."""
         return cls(instant, metadata.operation, metadata.file_groups)
 
     @property
@@ -60,7 +60,7 @@ class ConcurrentOperation:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A conflict: the other write, to which a write loses, and the file groups that both touch."""
+    """Conflict: the write that wins, and the file groups that both touch."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -70,7 +70,7 @@ Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Over
 
 
 def completed_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
-    """Return the writes completed since the snapshot `before`, by completion."""
+    """Writes completed since the snapshot `before`, by completion."""
     if _has_grown(before, timeline):
         return timeline.writes[len(before.writes) :]
     written = before.written
@@ -78,7 +78,7 @@ def completed_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]
 
 
 def undone_since(before: Timeline, timeline: Timeline) -> tuple[Instant, ...]:
-    """Return the writes of the snapshot `before` that a restore took back."""
+    """Writes of the snapshot `before` that a restore took back."""
     if _has_grown(before, timeline):
         return ()
     first, written = timeline.first_active, timeline.written
@@ -90,7 +90,7 @@ def _has_grown(before: Timeline, timeline: Timeline) -> bool:
 
 
 def archived_since(before: Timeline, timeline: Timeline) -> bool:
-    """Return whether a write that completed after the snapshot `before` may be archived."""
+    """Whether a write that completed after the snapshot `before` may be archived."""
     first = timeline.first_active
     passed = (
         bool(before.writes) and all(i.begin < first for i in before.writes) and bool(completed_since(before, timeline))
@@ -100,14 +100,14 @@ def archived_since(before: Timeline, timeline: Timeline) -> bool:
 
 
 def by_file_group(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write or a planned table service; Hudi's default."""
+    """First overlap in file groups with a completed write or a planned table service; Hudi's default."""
     return _first_overlap(
         operation.file_groups, (o for o in concurrent if o.instant.is_completed or o.is_table_service)
     )
 
 
 def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap in file groups with a completed write; for a table service, with any write."""
+    """First overlap in file groups with a completed write; for a table service, with any write."""
     if operation.is_table_service:
         return _first_overlap(operation.file_groups, concurrent)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.is_completed))
@@ -119,18 +119,18 @@ def by_partition(operation: ConcurrentOperation, concurrent: Sequence[Concurrent
 
 
 def non_blocking(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first overlap with a write that ends a file group of a blind write, or plans to."""
+    """First overlap with a write that ends a blind write's file group, or plans to."""
     ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
     return _first_overlap(operation.file_groups, (other for other in concurrent if other.instant.action in ending))
 
 
 def by_bucket(resolution: Resolution) -> Resolution:
-    """Return the resolution over buckets instead of file groups."""
+    """Resolution by buckets instead of file groups."""
     return _by_unit(resolution, _bucket)
 
 
 def _by_unit(resolution: Resolution, unit: Callable[[FileGroup], FileGroup]) -> Resolution:
-    """Return a rule that compares units of file groups, such as partitions, by `resolution`.
+    """Rule that compares units of file groups, such as partitions, by `resolution`.
 
     `unit` maps a file group to its unit. The rule's overlap names file groups.
     """
@@ -166,7 +166,7 @@ Bucket = tuple[str, int]  # partition and number
 
 
 def lacks_for_non_blocking(config: TableConfig) -> tuple[str, ...]:
-    """Return the conditions of non-blocking writes that the table does not meet, as texts; empty if it meets all."""
+    """Conditions of non-blocking writes that the table does not meet, as texts."""
     conditions = {
         "table_type='merge_on_read'": config.is_merge_on_read,
         "a bucket index (buckets=)": config.bucket_index is not None,
@@ -194,14 +194,14 @@ def refuse_replacing(operation: str) -> None:
 
 
 def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) -> tuple[Bucket, ...]:
-    """Return the bare buckets of these partitions."""
+    """These partitions' bare buckets."""
     occupied = {(slice_.partition, bucket_of(slice_.file_id)) for slice_ in snapshot.slices}
     candidates = [(partition, bucket) for partition in sorted(set(partitions)) for bucket in range(buckets)]
     return tuple(pair for pair in candidates if pair not in occupied)
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """Return the file id of a bucket's anchor: the first of its fixed ids that is not in `ended`."""
+    """File id of a bucket's anchor: its first fixed id that is not in `ended`."""
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
     return next(file_id for file_id in ids if (partition, file_id) not in ended)
@@ -210,10 +210,10 @@ def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
 def left_bare(
     replaced: Mapping[str, Collection[str]], written: Iterable[FileGroup], ended: Collection[FileGroup], buckets: int
 ) -> tuple[Bucket, ...]:
-    """Return the buckets of overwritten partitions that an overwrite leaves bare, and JVM writers log into.
+    """Buckets of overwritten partitions that an overwrite leaves bare, and JVM writers log into.
 
     They use the bucket's first fixed id, although its group has ended. `replaced`: file ids that the overwrite ends, by
-    partition. `written`: groups that it writes. `ended`: groups ended before.
+    partition. `written`: its groups. `ended`: groups ended before.
     """
     hidden = {*ended, *((partition, file_id) for partition, ids in replaced.items() for file_id in ids)}
     rewritten = {(partition, bucket_of(file_id)) for partition, file_id in written}
@@ -223,7 +223,7 @@ def left_bare(
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The epoch under which a writer commits; epochs of different names are not compared."""
+    """Epoch under which a writer commits; epochs of different names are not compared."""
 
     epoch: int
     name: str = ""
@@ -240,17 +240,17 @@ class Fence:
 
     @property
     def stream(self) -> str:
-        """The stream name under which a commit records the epoch."""
+        """Stream name under which a commit records the epoch."""
         return f"{_STREAM}{self.name}"
 
 
 def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, str]:
-    """Return a commit's extra metadata with this fence, if any."""
+    """A commit's extra metadata with this fence, if any."""
     return extra if fence is None else {**extra, **with_batch(extra, fence.stream, fence.epoch)}
 
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
-    """Return the fences recorded in a commit's extra metadata."""
+    """Fences in a commit's extra metadata."""
     batches = batches_by_stream(extra).items()
     return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in batches if name.startswith(_STREAM))
 
@@ -281,8 +281,8 @@ class BatchId:
     """One write of a stream's batch; a repeated one is found in the table, archived or not, and skipped.
 
     Attributes:
-        stream: the stream's name, without `@` and `#`.
-        batch: the batch's number, from 0 on.
+        stream: its name, without `@` and `#`.
+        batch: its number, from 0 on.
         run: the checkpoint that numbers the batches (the id of Spark's query). Empty: the caller does.
         write: the write's number within the batch, from 1 on.
     """
@@ -307,18 +307,18 @@ class BatchId:
 
     @property
     def key(self) -> str:
-        """The name under which a commit records the batch, as Hudi's streaming sink does."""
+        """Name under which a commit records the batch, as Hudi's streaming sink does."""
         return f"{self.stream}@{self.run}#{self.write}" if self.run or self.write > 1 else self.stream
 
     def note(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Return the entry for a commit's metadata, with other streams' batches."""
+        """Entry for a commit's metadata, with other streams' batches."""
         return with_batch(extra, self.key, self.batch)
 
     def committed_by(self, notes: Iterable[tuple[_Commit, Mapping[str, int]]]) -> _Commit | None:
-        """Return the commit with this write of the batch or, without a `run`, a later batch; None: the batch is new.
+        """Commit with this write of the batch or, without a `run`, a later batch; None: the batch is new.
 
-        Searches `notes`, newest first, back to an earlier batch of the stream. On the way another run, or a later batch
-        of this run, raises `WrongCheckpoint`.
+        Searches `notes`, newest first, back to an earlier batch of the stream. On the way another run, or this run's
+        later batch, raises `WrongCheckpoint`.
         """
         for commit, batches in notes:
             same_stream = [
@@ -345,7 +345,7 @@ class BatchId:
         return None
 
     def duplicate_error(self, done: Instant) -> AlreadyCommitted:
-        """Return the error for a batch in `done`."""
+        """Error for this batch in `done`."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 

@@ -83,7 +83,7 @@ def removable(
     archived: Mapping[str, str] = MappingProxyType({}),
     written_ms: Mapping[str, int] = MappingProxyType({}),
 ) -> Removable:
-    """Return the files that neither `policy` nor a pending write needs, and those whose instant was removed.
+    """Files that neither `policy` nor a pending write needs, and those whose instant was removed.
 
     List `paths` BEFORE `timeline`. `replaced_by`: the begin of the replacecommit that ended a group. `protected`: paths
     to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
@@ -120,10 +120,10 @@ def earliest_retained(
 
 
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
-    """Return the begin times of one file group's slices to keep: the latest, those from `since` on, and one before.
+    """Begin times of one file group's slices to keep: the latest, those from `since` on, and one before.
 
-    With `KeepVersions`, the latest `versions`; else, without `since`, all. Changes `begins` (oldest first): appends
-    `replaced_by`, the begin of the write that ended the group, unless None.
+    With `KeepVersions`, the latest `versions`; else, without `since`, all. Appends `replaced_by`, the begin of the
+    write that ended the group, to `begins` (oldest first), unless None.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
@@ -140,7 +140,7 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
 def _committed(
     timeline: Timeline, paths: Iterable[str], archived: Mapping[str, str]
 ) -> dict[FileGroup, list[tuple[str, list[str]]]]:
-    """Return each file group's completed slices, oldest first, as begin time and paths.
+    """Each file group's completed slices, oldest first, as begin time and paths.
 
     Logs before any base file have an empty begin time. `archived`: completion times by begin.
     """
@@ -187,7 +187,7 @@ class KeepActive:
 
     @property
     def fault(self) -> str:
-        """The reason why these values are impossible; empty if they are whole and 1 <= `least` < `most`."""
+        """Reason why these values are impossible; empty if they are whole and 1 <= `least` < `most`."""
         whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (self.least, self.most))
         if whole and 1 <= self.least < self.most:
             return ""
@@ -206,19 +206,19 @@ class Archivable:
 
     @classmethod
     def of(cls, files: Iterable[Instant]) -> Archivable:
-        """Make the instant of these files."""
+        """Make it of these files."""
         files = tuple(files)
         return cls(tuple(i for i in files if i.is_completed), tuple(i for i in files if not i.is_completed))
 
     @property
     def done(self) -> Instant:
-        """The latest completed state, which counts; a clean may have two."""
+        """Latest completed state, which counts; a clean may have two."""
         return max(self.completed, key=lambda instant: instant.completion or "")
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivalFacts:
-    """The facts for an archival plan, read under the lock.
+    """Facts for an archival plan, read under the lock.
 
     Attributes:
         paths: all data files, listed before `now`.
@@ -240,14 +240,14 @@ class ArchivalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ArchivalPlan:
-    """The instants to archive, oldest first; `held`: why they are fewer than asked for."""
+    """Instants to archive, oldest first; `held`: why they are fewer than asked for."""
 
     actions: tuple[Archivable, ...]
     held: str = ""
 
 
 def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
-    """Return the number of writes to archive; those since `earliest`, and one before, stay."""
+    """Number of writes to archive; those since `earliest`, and one before, stay."""
     count = len(timeline.writes)
     needed = sum(write.begin > earliest for write in timeline.writes) + 2 if earliest else 0
     least = max(keep.least, needed)
@@ -255,7 +255,7 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 
 
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
-    """Return the oldest instants to archive: up to `at_most` of the `surplus`, with cleans and rollbacks in between.
+    """Oldest instants to archive: up to `at_most` of the `surplus`, with cleans and rollbacks in between.
 
     At least one write stays. If `facts` forbid some, the plan's `held` says why.
     """
@@ -305,7 +305,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(timeline: Timeline, begin: str) -> str:
-    """Return the begin of the last write before `begin` without a savepoint, or an empty text."""
+    """Begin of the last write before `begin` without a savepoint, or an empty text."""
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     return max(
         (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""
@@ -313,7 +313,7 @@ def _before(timeline: Timeline, begin: str) -> str:
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """Return `writes`, and completed cleans and rollbacks before the last, each with its pending files."""
+    """`writes`, and completed cleans and rollbacks begun before the last, oldest first, each with its pending files."""
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

@@ -24,7 +24,7 @@ _MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClusteringRule:
-    """The rule for clustering a table: the arguments of `Table.cluster`."""
+    """Rule for clustering a table: the arguments of `Table.cluster`."""
 
     sort_by: tuple[str, ...] = ()
     target_file_bytes: int = TARGET_FILE_BYTES
@@ -72,14 +72,14 @@ class ClusterEvery:
 
     @property
     def rule(self) -> ClusteringRule:
-        """The rule; may raise `InvalidInput`."""
+        """Rule; may raise `InvalidInput`."""
         return ClusteringRule.of(self.sort_by, self.target_file_bytes, self.small_file_bytes)
 
 
 def clustering_plan(
     snapshot: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Return a plan to join slices below `rule.small_file_bytes`, in up to `_MOST_GROUPS` groups, without `busy` ones.
+    """Plan to join slices below `rule.small_file_bytes`, in up to `_MOST_GROUPS` groups, without `busy` ones.
 
     `until`: only slices that began before it; empty: all.
     """
@@ -94,12 +94,12 @@ def clustering_plan(
 
 
 def is_full(plan: ClusteringPlan) -> bool:
-    """Return whether more may be left to join."""
+    """Whether more may be left to join."""
     return len(plan.groups) >= _MOST_GROUPS
 
 
 def bytes_of(slice_: FileSlice) -> int:
-    """Return the size in bytes of all files of a slice."""
+    """Bytes of all files of a slice."""
     return slice_.size + sum(log.size for log in slice_.logs)
 
 
@@ -134,7 +134,7 @@ def _planned(slice_: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
-    """Return a plan's metrics for Hudi's tools: the logs' number and bytes, and MB to read and write.
+    """A plan's metrics for Hudi's tools: the logs' number and bytes, and MB to read and write.
 
     It is taken to write as much as the base files have.
     """
@@ -163,7 +163,7 @@ class CompactEvery:
 
 
 def compaction_plan(snapshot: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
-    """Return the slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups."""
+    """Slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups."""
     slices = [
         (slice_, _compacted(slice_, begin)) for slice_ in snapshot.slices if slice_.logs and slice_.group not in busy
     ]

@@ -25,7 +25,7 @@ class Timeline:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Make the timeline of these file names; skip names of other files."""
+        """Make the timeline of these file names; skip other files' names."""
         return cls(tuple(instant for name in sorted(names) if (instant := parse_instant(name)) is not None))
 
     @classmethod
@@ -34,7 +34,7 @@ class Timeline:
         return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
-        """Return a timeline with these instants inserted by name, or this one if it has all; keeps derived facts."""
+        """Timeline with these instants inserted by name, or this one if it has all; keeps derived facts."""
         merged, added = list(self.instants), []
         for instant in instants:
             at = bisect_left(merged, instant.file_name, key=lambda other: other.file_name)
@@ -44,12 +44,12 @@ class Timeline:
         return _knowing(Timeline(tuple(merged)), self, added) if added else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
-        """Return begin times that split the file names into parts of about this size."""
+        """Begin times that split the file names into parts of about this size."""
         begins = [instant.begin for instant in self.instants[size::size]]
         return tuple(dict.fromkeys(begins))
 
     def without(self, instants: Iterable[Instant]) -> Timeline:
-        """Return this timeline without these instants."""
+        """Timeline without these instants."""
         names = {instant.file_name for instant in instants}
         return (
             self
@@ -58,7 +58,7 @@ class Timeline:
         )
 
     def completed_before(self, time: str) -> Timeline:
-        """Return the timeline as of before that time."""
+        """Timeline as of before that time."""
         return Timeline(tuple(i for i in self.instants if (i.completion or i.begin) < time))
 
     @cached_property
@@ -74,34 +74,34 @@ class Timeline:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """The file names of `writes`."""
+        """File names of `writes`."""
         return frozenset(instant.file_name for instant in self.writes)
 
     @cached_property
     def completions(self) -> Mapping[str, str]:
-        """The completion times of `writes` by begin time."""
+        """Completion times of `writes` by begin time."""
         return {instant.begin: instant.completion or "" for instant in self.writes}
 
     @cached_property
     def latest_time(self) -> str:
-        """The largest begin or completion time, or an empty text."""
+        """Largest begin or completion time, or an empty text."""
         times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
         return max(times, default="")
 
     @cached_property
     def latest_completed_time(self) -> str:
-        """The largest time of a completed instant, or an empty text."""
+        """Largest time of a completed instant, or an empty text."""
         done = (instant for instant in self.instants if instant.is_completed)
         return max((time for i in done for time in (i.begin, i.completion) if time), default="")
 
     @cached_property
     def latest_completed_begin(self) -> str:
-        """The largest begin time of a completed instant, or an empty text."""
+        """Largest begin time of a completed instant, or an empty text."""
         return max((instant.begin for instant in self.instants if instant.is_completed), default="")
 
     @cached_property
     def first_active(self) -> str:
-        """The begin time before which a write not on the timeline was archived; empty without writes.
+        """Begin time before which a write not on the timeline was archived; empty without writes.
 
         Only writes without a savepoint count; pending ones only if none is completed.
         """
@@ -117,28 +117,28 @@ class Timeline:
 
     @cached_property
     def savepointed(self) -> frozenset[str]:
-        """The begin times that have a savepoint, completed or not."""
+        """Begin times that have a savepoint, completed or not."""
         return frozenset(instant.begin for instant in self.besides_commits if instant.action is Action.SAVEPOINT)
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
-        """A test whether a write with this begin time is completed or archived, so that its files are visible."""
+        """Test whether the write of a begin time is completed or archived, so that its files are visible."""
         done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
         return lambda begin: begin in done or (begin < first and begin not in unfinished)
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
-        """The begin times of uncompleted commits and table services, oldest first."""
+        """Begin times of uncompleted commits and table services, oldest first."""
         states = [i for i in self.perhaps_pending if i.changes_rows]
         return tuple(sorted({i.begin for i in states} - {i.begin for i in states if i.is_completed}))
 
     @cached_property
     def perhaps_pending(self) -> tuple[Instant, ...]:
-        """All instants of begin times that do not have exactly one, completed action; in no order."""
+        """All instants of begin times without exactly one, completed action; in no order."""
         return _perhaps_pending(self.instants)
 
     def next_time(self, now_ms: int, begun: str = "") -> str:
-        """Return a time of now, later than all on it and `begun`."""
+        """Time of now, later than all on it and `begun`."""
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
@@ -149,19 +149,19 @@ class Timeline:
         return (i for i in near if i.begin == begin)
 
     def is_alone(self, instant: Instant) -> bool:
-        """Return whether no other action began at the same time."""
+        """Whether no other action began at the same time."""
         return all(other.action is instant.action for other in self.begun_at(instant.begin))
 
     def written_at(self, begin: str) -> Instant | None:
-        """Return the completed write that began at `begin`, else None."""
+        """Completed write that began at `begin`, else None."""
         return next((i for i in self.begun_at(begin) if i.is_completed and i.changes_rows), None)
 
     def pending_action(self, begin: str) -> Action | None:
-        """Return the action of the pending write `begin`, else None."""
+        """Action of the pending write `begin`, else None."""
         return next((i.action for i in self.begun_at(begin) if i.changes_rows and not i.is_completed), None)
 
     def is_pending(self, begin: str) -> bool:
-        """Return whether the write `begin` is inflight and not completed."""
+        """Whether the write `begin` is inflight and not completed."""
         states = {i.state for i in self.begun_at(begin) if i.changes_rows}
         return InstantState.INFLIGHT in states and InstantState.COMPLETED not in states
 
@@ -176,20 +176,20 @@ class Timeline:
         return self.pending(Action.ROLLBACK)
 
     def pending(self, *actions: Action) -> tuple[str, ...]:
-        """Return begin times of uncompleted instants, oldest first."""
+        """Begin times of uncompleted instants, oldest first."""
         as_write = not _SERVICES.isdisjoint(actions)  # completed, they are named like a commit
         instants = self.perhaps_pending
         done = {i.begin for i in instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
         return tuple(sorted({i.begin for i in instants if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
-        """Return the pending states' file names, inflight last."""
+        """The pending states' file names, inflight last."""
         pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
 
 
 def time_after(now_ms: int, *floors: str) -> str:
-    """Return a time of now that exceeds `floors`."""
+    """Time of now that exceeds `floors`."""
     time, latest = format_ms(now_ms), max(floors)
     return time if time > latest else after(latest)
 
@@ -247,7 +247,7 @@ def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict
 
 
 def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
-    """Return the files named in local time; a wrong clock or a copy looks alike."""
+    """Files named in local time; a wrong clock or a copy looks alike."""
     return [name for name, drift_ms in drifts.items() if abs(drift_ms) > ZONE_MS / 2]
 
 
@@ -257,7 +257,7 @@ class Decisions:
 
     Attributes:
         record: identifies this state of the record.
-        log: the name of its log; empty if it has none.
+        log: its name; empty without one.
         next: the position after the log's last entry.
         entries: the last ones; None for one off the timeline.
         unapplied: decided publishes that may not be stored yet, in order.
@@ -271,18 +271,18 @@ class Decisions:
 
     @property
     def last(self) -> str:
-        """The largest completion time in the log; empty if unknown."""
+        """Largest completion time in the log; empty if unknown."""
         return max((instant.completion or "" for instant in self.entries if instant is not None), default="")
 
     def since(self, before: Decisions) -> tuple[Instant | None, ...] | None:
-        """Return the instants decided after `before`; None if the log does not show them."""
+        """Instants decided after `before`; None if the log does not show them."""
         count = self.next - before.next
         is_known = self.log == before.log != "" and 0 <= count <= len(self.entries)
         return self.entries[len(self.entries) - count :] if is_known else None
 
 
 def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
-    """Return `listed` for readers: up to the first decided commit that is not stored yet.
+    """`listed` for readers: up to the first decided commit that is not stored yet.
 
     `before`: the lock record, read before the listing; `later`: read again after it. The rules are in SPECIFICATION.md,
     "Reading", order.

@@ -62,16 +62,14 @@ class AsOf:
         return cls(time_text(when.time), when.by) if isinstance(when, AsOf) else cls(time_text(when))
 
     def includes(self, done: Instant) -> bool:
-        """Return whether the completed instant `done` belongs to this moment."""
+        """Whether the completed instant `done` belongs to this moment."""
         return (done.begin if self.by == "begin" else done.completion or "") <= self.time
 
 
 def time_text(when: str | datetime) -> str:
-    """Return the time as 17 digits in UTC.
+    """Time as 17 digits in UTC, cut to milliseconds; raises `InvalidInput`.
 
     `when`: 17 digits, 14 (their second's last millisecond), ISO text with its zone, or an aware datetime.
-
-    Raises `InvalidInput` for others.
     """
     try:
         if isinstance(when, str) and when.isdigit():
@@ -94,7 +92,7 @@ def _of_iso(text: str) -> datetime:
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
-    """Return the timeline with completed writes that `keep` rejects pending again."""
+    """Timeline with completed writes that `keep` rejects pending again."""
 
     def then(instant: Instant) -> Instant:
         stays = not (instant.is_completed and instant.changes_rows) or keep(instant)
@@ -105,15 +103,15 @@ def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:
 
 @runtime_checkable
 class DoneCommit(Protocol):
-    """A completed commit, as writes return it and `history` lists it."""
+    """Completed commit, as writes return it and `history` lists it."""
 
     @property
     def instant(self) -> str:
-        """The begin time."""
+        """Begin time."""
 
     @property
     def completion(self) -> str:
-        """The completion time."""
+        """Completion time."""
 
 
 TableVersion = str | datetime | AsOf | DoneCommit
@@ -121,7 +119,7 @@ LastArchived = Callable[[], str]  # returns the last archived completion time, o
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:
-    """Return the moment that `version` names; may raise `InvalidInput` or `HistoryGone`."""
+    """Moment that `version` names; may raise `InvalidInput` or `HistoryGone`."""
     if isinstance(version, AsOf):
         return AsOf.of(version)
     return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, last_archived))
@@ -134,7 +132,7 @@ def check_version(version: TableVersion) -> None:
 
 
 def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, last_archived: LastArchived) -> str:
-    """Return the time up to which commits belong to `version`: of completion by `Order.COMPLETION`, else of begin.
+    """Time up to which commits belong to `version`: of completion by `Order.COMPLETION`, else of begin.
 
     A commit's time becomes its time in this order. Raises `InvalidInput` for no version or an `AsOf` of the other
     order, `HistoryGone` for a commit's result that the table lacks.
@@ -155,19 +153,19 @@ def checkpoint_of(timeline: Timeline, version: TableVersion, order: Order, last_
 
 
 def is_empty(version: TableVersion) -> bool:
-    """Return whether this is the version of a table without commits."""
+    """Whether this is the version of a table without commits."""
     return isinstance(version, str) and not version
 
 
 def refuse_none(version: TableVersion | None) -> None:
-    """Raise `InvalidInput` for what cannot name a version, also None."""
+    """Raise `InvalidInput` for None, and for what cannot name a version."""
     if version is None or is_empty(version):
         raise InvalidInput(f"{version!r} is no version; give a commit's result, or a Table.version from before")
     check_version(version)
 
 
 def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: LastArchived) -> Instant:
-    """Return the last commit at `version`, or of the table if None.
+    """Last commit at `version`, or of the table if None.
 
     Raises `HistoryGone` without one, or if 17 digits are no commit's time; `InvalidInput` for an `AsOf` by begin.
     """
@@ -198,7 +196,7 @@ def is_instant(version: object) -> bool:
 
 
 def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchived) -> Instant | None:
-    """Return the commit that completed or began at this time, by `order`; None if none, or it may be archived."""
+    """Commit that completed or began at this time, by `order`; None if none, or it may be archived."""
     by_completion = next((i for i in timeline.writes if i.completion == time), None)
     by_begin = next((i for i in timeline.writes if i.begin == time), None)
     first, second = (by_completion, by_begin) if order is Order.COMPLETION else (by_begin, by_completion)
@@ -208,7 +206,7 @@ def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchi
 
 
 def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, last_archived: LastArchived) -> str:
-    """Return the completion or begin time of a commit's result, by `order`.
+    """Completion or begin time of a commit's result, by `order`.
 
     Raises `InvalidInput` for empty times, `HistoryGone` if the table lacks it.
     """
@@ -252,13 +250,13 @@ class Order(str, Enum):
     BEGIN = "begin"
 
     def time_of(self, done: Instant) -> str:
-        """Return the time of a commit to compare with a checkpoint."""
+        """Time of a commit to compare with a checkpoint."""
         return (done.completion or "") if self is Order.COMPLETION else done.begin
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The commits for a consumer, with the table's states before and after them.
+    """Commits for a consumer, with the table's states before and after them.
 
     `checkpoint`: the consumer's next one, by the last of these commits, else the old one.
     """
@@ -270,12 +268,12 @@ class Window:
 
 
 def latest_checkpoint(timeline: Timeline, order: Order) -> str:
-    """Return the checkpoint of a consumer that has seen all completed writes."""
+    """Checkpoint after all completed writes."""
     return max(map(order.time_of, timeline.writes), default="")
 
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
-    """Return the completed commits with a time in (after, until], oldest first; empty `after`: from the beginning.
+    """Completed commits with a time in (after, until], oldest first; empty `after`: from the beginning.
 
     `Order.FENCED` gives those that began before the oldest pending write.
     """
@@ -292,12 +290,12 @@ def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
 
 
 def touched(commits: Iterable[CommitMetadata]) -> dict[str, frozenset[str]]:
-    """Return the file groups that commits wrote or ended, by partition."""
+    """File groups that commits wrote or ended, by partition."""
     return file_ids_by_partition(group for metadata in commits for group in metadata.file_groups)
 
 
 def changed_rows(old: pa.Table, new: pa.Table) -> pa.Table:
-    """Return one partition's changed rows: inserted and updated ones of `new`, deleted ones of `old`.
+    """One partition's changed rows: inserted and updated ones of `new`, then deleted ones of `old`.
 
     A first column `OPERATION` says which. Rows are compared by key and sequence number, which survive a rewrite.
     """

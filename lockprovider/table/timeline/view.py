@@ -58,7 +58,7 @@ class FileSlice:
 
     @classmethod
     def of_logs(cls, partition: str, file_id: str, logs: Iterable[SliceLog]) -> FileSlice:
-        """Make a slice without a base file, of at least one log file."""
+        """Make a slice without a base file, of at least one log."""
         ordered = in_merge_order(logs)
         return cls(partition, file_id, ordered[0].file.begin, "", 0, ordered)
 
@@ -69,32 +69,32 @@ class FileSlice:
 
     @property
     def base(self) -> str:
-        """The begin time of its base file, or an empty text."""
+        """Its base file's begin time, or an empty text."""
         return self.begin if self.path else ""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of all its files."""
+        """Paths of all its files."""
         return (*([self.path] if self.path else []), *(log.path for log in self.logs))
 
     @property
     def begins(self) -> frozenset[str]:
-        """The begin times of the writes of its files."""
+        """Begin times of the writes of its files."""
         return frozenset([self.begin, *(log.file.begin for log in self.logs)])
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
-        """Return a copy whose logs are those of `logs` that completed at its base's begin or later."""
+        """Copy whose logs are those of `logs` that completed at its base's begin or later."""
         own_logs = in_merge_order(log for log in logs if log.completion >= self.base)
         return replace(self, logs=own_logs) if self.path else FileSlice.of_logs(self.partition, self.file_id, own_logs)
 
 
 def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
-    """Return the logs in the order of their begin times."""
+    """Logs in the order of their begin times."""
     return tuple(sorted(logs, key=lambda log: log.file.merge_order))
 
 
 def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the paths of a caller's partitions (the keys of a dict), or None; may raise `InvalidInput`."""
+    """Paths of a caller's partitions (the keys of a dict), or None; may raise `InvalidInput`."""
     if partitions is None:
         return None
     return check_texts(
@@ -103,7 +103,7 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
 
 
 def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:
-    """Return the file ids of each partition, in order."""
+    """File ids of each partition, in order of partitions."""
     file_ids: dict[str, set[str]] = {}
     for partition, file_id in groups:
         file_ids.setdefault(partition, set()).add(file_id)
@@ -111,7 +111,7 @@ def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[st
 
 
 def html_facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """Render an HTML table; every text is escaped."""
+    """Render an HTML table; escapes every text."""
     body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows)
     return f"<table><caption>{escape(title)}</caption><tbody>{body}</tbody></table>"
 
@@ -132,7 +132,7 @@ class Snapshot:
     slices: tuple[FileSlice, ...]
 
     def _repr_html_(self) -> str:
-        """Return an HTML table of the snapshot's time and counts."""
+        """HTML table of time and counts."""
         logs = sum(len(slice_.logs) for slice_ in self.slices)
         return html_facts(
             "Snapshot",
@@ -147,12 +147,12 @@ class Snapshot:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The partitions that have rows, or had."""
+        """Partitions that have rows, or had."""
         return tuple(sorted({slice_.partition for slice_ in self.slices}))
 
     @property
     def groups(self) -> dict[str, frozenset[str]]:
-        """The file ids of each partition."""
+        """File ids of each partition."""
         return file_ids_by_partition(slice_.group for slice_ in self.slices)
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
@@ -171,7 +171,7 @@ class Snapshot:
 
     @property
     def read_optimized(self) -> Snapshot:
-        """The snapshot of base files only: the rows of each group's last compaction."""
+        """Snapshot of base files only: the rows of each group's last compaction."""
         return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
@@ -191,7 +191,7 @@ def snapshot_of(
     archived: Callable[[str], str] = str,
     file_at: Callable[[str], tuple[str, BaseFile | LogFile] | None] = data_file_at,
 ) -> Snapshot:
-    """Return the latest visible slice of each file group among `files`, as of `timeline`; without change-data logs.
+    """Latest visible slice of each file group among `files`, as of `timeline`; without change-data logs.
 
     `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time by its begin.
     `file_at`: parses a path into partition and file.
@@ -215,14 +215,14 @@ def snapshot_of(
 
 
 def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
-    """Return the begin times of log files whose writes were archived."""
+    """Begin times of log files whose writes were archived."""
     log_files = (file for _, file, _ in data_files_in(paths) if isinstance(file, LogFile))
     visible, completions = timeline.visible, timeline.completions
     return frozenset(file.begin for file in log_files if file.begin not in completions and visible(file.begin))
 
 
 def files_of_no_instant(timeline: Timeline, paths: Iterable[str]) -> dict[str, str]:
-    """Return the begin times, by path, of data files that a task wrote after the rollback of its instant.
+    """Begin times, by path, of data files that a task wrote after its instant's rollback.
 
     List `paths` BEFORE `timeline`.
     """
@@ -234,13 +234,13 @@ def files_of_no_instant(timeline: Timeline, paths: Iterable[str]) -> dict[str, s
 def replaced_groups(
     timeline: Timeline, metadata_of: Callable[[Instant], CommitMetadata]
 ) -> dict[Instant, frozenset[FileGroup]]:
-    """Return the file groups that each completed replacecommit ended, in the order of completion."""
+    """File groups that each completed replacecommit ended, by completion."""
     done = (instant for instant in timeline.writes if instant.action is Action.REPLACECOMMIT)
     return {instant: metadata_of(instant).ended for instant in done}
 
 
 def ended_groups(timeline: Timeline, metadata_of: Callable[[Instant], CommitMetadata]) -> frozenset[FileGroup]:
-    """Return all file groups that completed replacecommits ended."""
+    """All file groups that completed replacecommits ended."""
     return frozenset[FileGroup]().union(*replaced_groups(timeline, metadata_of).values())
 
 
@@ -249,7 +249,7 @@ def cleaned_groups(
     earlier: Iterable[tuple[Instant, CommitMetadata]],
     later: Iterable[tuple[Instant, CommitMetadata]],
 ) -> frozenset[FileGroup]:
-    """Return the file groups of which a clean removed files that the past `snapshot` needs.
+    """File groups of which a clean removed files that the past `snapshot` needs.
 
     Writes in `later`, since the snapshot, name the base files that they replaced; those in `earlier` name log files.
     """
@@ -269,7 +269,7 @@ def cleaned_groups(
 def _without_logs(
     slices: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
 ) -> set[FileGroup]:
-    """Return the groups that lack a log file of the writes in `earlier` which their base file does not contain.
+    """Groups without some log file of the writes in `earlier` that their base file does not contain.
 
     Not those that these writes ended.
     """

@@ -36,10 +36,11 @@ def create_table(
     watcher: Watcher = ignore_event,
     exist_ok: bool = False,
 ) -> _Table:
-    """Store the properties of a new table, commit an empty write, and return the table as a `kind`.
+    """Store a new table's properties, commit an empty write, and return the table as a `kind`.
 
-    Raises `TableExists`; with `exist_ok` it opens an existing table, unless `_check_same` refuses, and makes its first
-    commit if it has none.
+    Raises `TableExists` if there is one; with `exist_ok` it opens that, unless `_check_same` refuses, and makes its
+    first commit if it has none. Raises `InvalidRecords` for another `spec`, `InvalidSettings` for settings that do not
+    fit.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):
@@ -65,9 +66,9 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Raise `TableExists` if the stored properties differ in what may not differ; reads them.
+    """Read the properties; raise `TableExists` if they differ from `config` in what must agree.
 
-    These are keys, partitions and their paths' form, ordering, type and index.
+    This is keys, partitions and their paths' form, ordering, type and index.
     """
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]

@@ -68,7 +68,7 @@ RULES: dict[str, Resolution] = {rule.__name__: rule for rule in _RESOLUTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What the writer of a proposal knew of the table.
+    """The knowledge of a proposal's writer.
 
     `resolution`: the rule for conflicts. `snapshot`: the rows that it read, or None. `keys`: its new keys, if compared.
     """
@@ -81,18 +81,18 @@ class Basis:
 
     @property
     def rule_name(self) -> str:
-        """The name of the resolution; empty if other writers do not have it."""
+        """The resolution's name; empty if other writers do not have it."""
         return next((name for name, rule in RULES.items() if rule is self.resolution), "")
 
     def compared(self, proposal: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
-        """Return the commits in `done` whose file groups are compared with those of the proposal."""
+        """Commits whose file groups are compared with the proposal's."""
         # A blind write ignores other commits only if it has read nothing.
         if self.resolution is conflict.non_blocking and self.snapshot is None:
             return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
         return tuple(done) if self.may_overlap(proposal) else ()
 
     def may_overlap(self, proposal: Proposal) -> bool:
-        """Return whether a completed write can touch the same data: not if only new file groups are compared."""
+        """Whether completed writes can touch the same data: not if only new file groups are compared."""
         if self.snapshot is not None or proposal.compares_keys or proposal.buckets:
             return True
         fresh = not proposal.metadata.replaced and all(stat.prev_commit is None for stat in proposal.metadata.all_stats)
@@ -107,7 +107,7 @@ class Proposal:
         buckets: whether buckets are compared instead of file groups.
         config: the digest of the properties as its writer knows them.
         columns: the digest of the table's columns, without those that it adds.
-        compares_keys: whether its new keys are compared with those of other inserts.
+        compares_keys: whether its new keys are compared with other inserts'.
     """
 
     begin: str
@@ -123,26 +123,26 @@ class Proposal:
 
     @property
     def inflight(self) -> Instant:
-        """The instant before its completion."""
+        """Instant before completion."""
         return Instant(self.begin, self.action, InstantState.INFLIGHT)
 
     def completed(self, completion: str) -> Instant:
-        """Return the instant as completed at this time."""
+        """Its completed instant at this time."""
         return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
     def stem(self) -> str:
-        """The beginning of its path, the same for every completion time."""
+        """Beginning of its path, before the completion time."""
         return f"{TIMELINE}/{self.begin}_"
 
 
 def validate(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise if the commit may not follow the table's state `view`, and report conflicts; else return.
+    """Raise if the commit may not follow the table's state `view`; report a conflict to the watcher.
 
-    Reads commits, plans, archive and keys as needed. Raises `Aborted`, `UnsupportedTable`, `HistoryGone` or the errors
-    of `decide`.
+    `basis`: what its writer knew. Reads commits, plans, archive and keys as needed. Raises `Aborted`,
+    `UnsupportedTable`, `HistoryGone` or the errors of `decide`.
     """
     _check_alive(table, proposal, basis, heartbeat, view)
     timeline = view.timeline
@@ -167,7 +167,7 @@ def _check_alive(
 ) -> None:
     """Raise `Aborted` if the instant is not pending or may be rolled back, or if the properties changed.
 
-    May ask the store for the inflight file. Properties that refuse writes raise `UnsupportedTable`.
+    May ask the store for the inflight file. Changed properties that refuse writes raise `UnsupportedTable`.
     """
     begin, timeline = proposal.begin, view.timeline
     # A rollback without the lock removes the inflight file, unseen in the log.
@@ -195,7 +195,7 @@ def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline:
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, done: Sequence[Instant]
 ) -> list[ConcurrentOperation]:
-    """Return the operations to compare: commits by `Basis.compared`, without compactions, and planned clusterings.
+    """Operations to compare: commits by `Basis.compared`, without compactions, and planned clusterings.
 
     Reads both. Raises `WriteConflict` if a clean removed files of the snapshot before it was listed.
     """
@@ -214,7 +214,10 @@ def _others(
 
 
 def planned_services(table: TableContext, timeline: Timeline) -> tuple[ConcurrentOperation, ...]:
-    """Return the uncompleted clusterings with the file groups that they will replace; reads their plans."""
+    """Uncompleted clusterings with the file groups that they will replace; reads their plans.
+
+    One without a plan, just completed or removed, has none.
+    """
     requested = [
         Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in timeline.pending(Action.CLUSTERING)
     ]
@@ -225,7 +228,7 @@ def planned_services(table: TableContext, timeline: Timeline) -> tuple[Concurren
 
 
 def pending_writes(table: TableContext, timeline: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
-    """Return others' pending writes, with the file groups announced so far; reads markers."""
+    """Pending writes except `me`, with the file groups announced so far; reads markers."""
     return tuple(_pending_write(table, timeline, begin) for begin in timeline.pending_writes if begin != me)
 
 
@@ -244,7 +247,7 @@ def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> Concu
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
-    """List and read a write's markers; return the file groups that they announce."""
+    """List and read a write's markers; return the file groups that they announce. May raise `Corrupt`."""
     markers: list[Marker] = []
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
@@ -264,11 +267,11 @@ def _content(table: TableContext, instant: Instant) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LaterCommits:
-    """The commits since a write's snapshot, read from the timeline (`validate`) or the lock's log (`refuse`).
+    """Commits since a write's snapshot, from the timeline (`validate`) or the lock's log (`refuse`).
 
     Attributes:
         notes: commits with their batches of streams, newest first.
-        others: the operations whose file groups are compared.
+        others: the operations to compare.
         refuse_broken: raises if the write's snapshot is gone.
     """
 
@@ -294,9 +297,10 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return the first of `others` that overwrites a partition which this overwrite touches; else None.
+    """First of `others` that overwrites a partition which this overwrite touches.
 
-    Two overwrites of an empty partition replace no file group in common. Two of the whole table always meet.
+    None: there is none, or `operation` is no overwrite. Two overwrites of an empty partition share no file group. Two
+    of the whole table always meet.
     """
     if operation.name not in _OVERWRITES:
         return None
@@ -310,7 +314,6 @@ def _second_overwrite(operation: ConcurrentOperation, others: Sequence[Concurren
 
 
 def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
-    """Raise `WriteConflict` if the table has columns that the write would drop."""
     for other, metadata in latest_first:
         if metadata.schema_json:
             if columns_digest(hudi_schema.stated_columns(metadata.schema_json)) != proposal.columns:
@@ -320,18 +323,21 @@ def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
 
 @lru_cache(maxsize=_DIGESTS)
 def columns_digest(columns: pa.Schema) -> str:
-    """Return a digest that changes if columns are added."""
+    """Digest that changes with added columns."""
     return short_digest(repr(leaf_types(columns)))
 
 
 def short_digest(text: str) -> str:
-    """Return a digest of 16 characters."""
+    """Digest of 16 characters."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 # Source: Hudi `HoodieBloomIndex`.
 class KeyCheck:
-    """The check that a write's new keys are still new at its commit; `stats`: all its files."""
+    """The check that a write's new keys are still new at its commit; `stats`: all its files.
+
+    Reads may raise `HistoryGone` or `Corrupt`.
+    """
 
     def __init__(self, table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
         self._table, self._begin = table, begin
@@ -344,7 +350,7 @@ class KeyCheck:
     def refuse_shared(self, done: Iterable[Instant]) -> None:
         """Raise `WriteConflict`, and report it, if one of these commits inserted a key of this write.
 
-        Reads the files of commits that have not passed before; may raise `HistoryGone`.
+        Reads the files of commits that have not passed before.
         """
         for instant in done:
             if instant.file_name in self._compared:
@@ -377,7 +383,7 @@ class KeyCheck:
                     )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Read keys; yield, for each pair of a new file and one in `stats` with inserts, the keys in both, if any."""
+        """Read keys; for each pair of a new file and one in `stats` with inserts, yield the keys in both, if any."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
@@ -437,7 +443,7 @@ def _batch_id(fields: Sequence[Any] | None) -> BatchId | None:
 
 
 def sample_of(proposal: Proposal) -> bytes:
-    """Return the header that most intents have now, by which their bodies are compressed into object names."""
+    """Header like most intents', by which their bodies are compressed into names."""
     rule = next(iter(RULES))
     template = replace(
         proposal, begin="", action=Action.COMMIT, rule=rule, batch_id=None, compares_keys=False, data=b""
@@ -446,7 +452,7 @@ def sample_of(proposal: Proposal) -> bytes:
 
 
 def config_digest(config: TableConfig) -> str:
-    """Return a digest that changes with any property of the table."""
+    """Digest that changes with any property."""
     return short_digest(repr((config, sorted(config.raw.items()))))
 
 
@@ -481,14 +487,14 @@ class TableDecider:
         self._config = ""
 
     def refresh(self, seen_s: float) -> None:
-        """Read the table's properties again."""
+        """Read the table's properties, unless requested since `seen_s`."""
         config = self._table.current.config_since(seen_s)
         self._config, self.unordered = config_digest(config), config.is_unordered
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """Raise the error of `decide` if the intent may not follow these log entries; caches their commits.
 
-        Raises `JudgeAnew` if intent or entries are not enough.
+        Raises `JudgeAnew` if these are not enough.
         """
         proposal = _proposal_in(intent.body)
         if proposal is None:
@@ -496,7 +502,7 @@ class TableDecider:
         refuse(proposal, [self._known(entry) for entry in since])
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the completed file to publish, at a time above all on timeline and log; call `refresh` before.
+        """Completed file to publish, at a time above all on timeline and log; call `refresh` before.
 
         None: the intent has no proposal, or one made with other properties or without a valid begin time.
         """
@@ -531,7 +537,7 @@ class TableDecider:
 
 
 def _proposal_in(body: bytes) -> Proposal | None:
-    """Decode an intent's body, or return it cached; None if it is no proposal."""
+    """Decode an intent's body, unless cached; None if it is no proposal."""
     return _decoded(body) if len(body) > _LARGEST_KEPT else _cached(body)
 
 

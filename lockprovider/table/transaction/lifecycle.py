@@ -63,7 +63,7 @@ _REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 
 class State(Enum):
-    """The progress of a transaction."""
+    """Progress of a transaction."""
 
     OPEN = auto()  # no instant yet
     BEGUN = auto()  # data files may be written
@@ -75,12 +75,12 @@ class State(Enum):
 
     @property
     def may_be_decided(self) -> bool:
-        """Whether another writer may still commit it; then its files stay, and a rollback needs the lock."""
+        """Whether another writer may still commit it: its files stay, and a rollback needs the lock."""
         return self in (State.RESUMED, State.ASKED)
 
 
 class Step(Enum):
-    """An event that changes the state."""
+    """Event that changes the state."""
 
     RESUME = auto()
     BEGIN = auto()
@@ -101,7 +101,7 @@ _NEXT: dict[Step, dict[State, State]] = {
 
 
 def after(state: State, step: Step) -> State:
-    """Return the state after `step`; raises `Aborted` after the end, else `InvalidRecords`."""
+    """State after `step`; raises `Aborted` after the end, else `InvalidRecords`."""
     following = _NEXT[step].get(state)
     if following is None:
         raise _refusal(state, step)
@@ -118,7 +118,7 @@ def _refusal(state: State, step: Step) -> TableError:
 
 @dataclass(frozen=True, slots=True)
 class InstantKind:
-    """The purpose of an instant; `config`: the properties as its writer knows them."""
+    """Purpose of an instant; `config`: the properties as its writer knows them."""
 
     action: Action
     operation: str
@@ -127,11 +127,10 @@ class InstantKind:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An instant of this writer: pending, with a heartbeat.
+    """Pending instant of this writer, with a heartbeat.
 
-    `view`: the table as read once this instant was pending; the first try of the commit is judged by it. `creating`:
-    the creation of the inflight file. `pending`: a timeline with other writers' pending instants, if a check for dead
-    writers is due.
+    `view`: the table as read once the instant was pending, for the commit's first try. `creating`: the creation of the
+    inflight file. `pending`: a timeline with others' pending instants, if a check for dead writers is due.
     """
 
     begin: str
@@ -141,20 +140,20 @@ class Started:
     pending: Timeline | None = None
 
     def wait_in_flight(self) -> None:
-        """Wait until the inflight file exists, else raise `Aborted`: only with it a JVM rollback removes data files."""
+        """Wait for the inflight file, else raise `Aborted`: only with it a JVM rollback removes data files."""
         if self.creating is not None and not self.creating.result():
             raise Aborted(f"the inflight file of {self.begin} could not be created: begin again, this write rolls back")
 
     def wait_to_write(self) -> None:
-        """Wait until data files may be written; raise `Aborted` if other writers may have removed this instant."""
+        """Wait until data files may be written; raise `Aborted` if others may have removed this instant."""
         self.wait_in_flight()
         self.heartbeat.require_alive()
 
     def announce_and_clean(self, table: TableContext, snapshot: Timeline) -> None:
-        """Report the start; if due, clean up after dead writers and, with JVM writers, delete ended heartbeats.
+        """Report the start on `snapshot`; if due, clean up after dead writers and, with JVM writers, ended heartbeats.
 
-        Reads the properties in the background, unless a batch's leader does. An error stops the heartbeat. Call it
-        after the transaction owns this instant.
+        Reads the properties in the background, unless a batch's leader does. An error, also the watcher's, stops the
+        heartbeat. Call it after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
             # After the read of the record, so that the commit need not wait for it.
@@ -170,7 +169,7 @@ class Started:
             raise
 
     def end(self, table: TableContext, leftovers: Iterable[str]) -> None:
-        """Stop the heartbeat after the commit; delete leftovers and the heartbeat file in the background.
+        """Stop the heartbeat after the commit; delete leftovers and its file in the background.
 
         If JVM writers were seen, that file stays (see `rollback.remove_ended_beats`).
         """
@@ -178,7 +177,7 @@ class Started:
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove instant and files unless it is completed, and its heartbeat; swallows store errors and `LockError`.
+        """Remove the heartbeat and, unless completed, instant and files; swallows store errors and `LockError`.
 
         `files`: all files, removed without the lock if no other process may roll it back. None: unknown; acquires the
         lock.
@@ -278,7 +277,7 @@ class _Undecided:
     Attributes:
         hold: hold the lock from now on.
         unknown: the error of a try that may still be decided.
-        restoring: a timeline with an unfinished restore, which must end first.
+        restoring: a timeline with an unfinished restore, to end first.
     """
 
     hold: bool = False
@@ -343,10 +342,7 @@ class Committing:
         raise Aborted(f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again")
 
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
-        """Remove under the lock the planned clustering that caused this conflict, if its dead maker was to run it.
-
-        Returns whether it is gone.
-        """
+        """Remove this conflict's planned clustering, if its dead maker was to run it; return whether it is gone."""
         begin, _, kind = conflict.lost_to.partition(".")
         if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
             return False
@@ -414,8 +410,8 @@ class Committing:
     def _try_held(self, unknown: PublishUnknown | None) -> str | _Undecided:
         """Acquire the lock, and judge and publish as `_commit_under`.
 
-        `unknown`: the error of an earlier try, whose intent another writer may still decide. Then a refusal repeats
-        this once with the log ended, so that none can; if store or lock fails, it raises `unknown`.
+        `unknown`: the error of an earlier try, whose intent may still be decided. Then a refusal repeats this once with
+        the log ended, so that it cannot; if store or lock fails, it raises `unknown`.
         """
         try:
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
@@ -459,7 +455,8 @@ class Committing:
     def _publish(self, lease: Lease, view: TableView) -> str:
         """Judge the commit, write a metadata table's listing, publish the completed file; return its completion time.
 
-        Caches and reports it. If `view` has the commit already, it only returns the time.
+        Caches and reports it. If `view` has the commit already, only returns the time. Errors of `validate` and the
+        lease pass through.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
@@ -478,7 +475,7 @@ class Committing:
         return self._note(name, data)
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
-        """Return the encoded commit, with entries by the setting `carried_keys` of the newest commit that has some.
+        """The encoded commit, with entries by the setting `carried_keys` of the newest commit that has some.
 
         Reads `_LOOKED_AT` commits at most. Its own entries win.
         """

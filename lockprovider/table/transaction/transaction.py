@@ -102,9 +102,9 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Return a transaction of another process's pending instant, on the current snapshot; starts its heartbeat.
+        """Transaction of another process's pending instant, on the current snapshot; starts its heartbeat.
 
-        A replacecommit replaces all files of the snapshot.
+        A replacecommit replaces all files of the snapshot. Raises `Aborted` if the instant is not pending.
         """
         txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
@@ -120,12 +120,12 @@ class Transaction:
 
     @property
     def begin(self) -> str:
-        """The begin time; empty before the begin."""
+        """The begin time, or an empty text before."""
         return "" if self.started is None else self.started.begin
 
     @property
     def heartbeat(self) -> WriterHeartbeat | None:
-        """The instant's heartbeat; None before the begin."""
+        """Heartbeat; None before the begin."""
         return None if self.started is None else self.started.heartbeat
 
     def enter(self, step: Step) -> None:
@@ -134,14 +134,14 @@ class Transaction:
 
     @property
     def timeline(self) -> Timeline:
-        """The timeline that its writes build on: pinned, or of its first read or its begin; may read the table."""
+        """Timeline that its writes build on: pinned, of its first read, or of its begin; may read the table."""
         if self._timeline is None:
             self._timeline = self.table.now().timeline
         return self._timeline
 
     @property
     def snapshot(self) -> Snapshot:
-        """The files to read, by which conflicts are detected; reads the table the first time."""
+        """Files to read, by which conflicts are detected; first reads the table."""
         if self._snapshot is None:
             snapshot = self.table.current.current_files(self.timeline)
             self._snapshot = self._snapshot or snapshot  # parallel threads share the first result
@@ -159,9 +159,10 @@ class Transaction:
         return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record this stream batch, then look for it in the table and its archive.
+        """Record this stream batch; raise `AlreadyCommitted` or `WrongCheckpoint` if table or archive refuse it.
 
-        Raises `AlreadyCommitted`, `WrongCheckpoint`, or `InvalidRecords` for a second batch.
+        A batch that was decided and is not stored passes: the commit looks again. Another batch than before raises
+        `InvalidRecords`.
         """
         if self._batch_id not in (None, batch_id):
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
@@ -173,20 +174,20 @@ class Transaction:
             raise batch_id.duplicate_error(done)
 
     def start(self) -> str:
-        """Begin if not begun; return the begin time, under which any process may write data files."""
+        """Begin if not begun; return the begin time, under which any process may write files."""
         self._tasks_write = True
         self.ensure_begun().wait_in_flight()
         return self.begin
 
     def start_here(self) -> WritesHere:
-        """Begin if not begun, for data files that only this process writes."""
+        """Begin if not begun, for files that only this process writes."""
         started = self.ensure_begun()
         return WritesHere(self.markers, self.announced, self.partitions, started.wait_to_write)
 
     def ensure_begun(self) -> Started:
-        """Return the instant; if not begun, take one, beat for it, report it, and clean up after dead writers.
+        """Return the instant; if not begun, take one, report it, and clean up after dead writers.
 
-        Raises `InvalidRecords` once it has written, `Aborted` once it is over.
+        Raises `InvalidRecords` once it has written, `Aborted` once it is over, `PropertiesChanged` for old properties.
         """
         after(self.state, Step.BEGIN)
         if self.started is not None:
@@ -205,15 +206,15 @@ class Transaction:
         return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
     def planner(self, schema: pa.Schema | None = None) -> GroupWriter:
-        """Make a `GroupWriter` without an instant, which only computes keys and partitions.
+        """Make a `GroupWriter` without an instant, for keys and partitions.
 
-        `schema`: None for the table's columns, which it reads unless cached.
+        `schema`: None for the table's columns, read unless cached.
         """
         columns = self.table.schema(self.timeline) if schema is None else schema
         return GroupWriter(self.table.place, "", self.config, columns)
 
     def begin_to_write(self) -> pa.Schema:
-        """Begin if not begun, and return the columns of the rows to write."""
+        """Begin if not begun; return the columns of the rows to write."""
         self.ensure_begun()
         if self._is_blind and self._batch_id is not None:
             self.exactly_once(self._batch_id)  # batches in between precede the pinned timeline
@@ -235,7 +236,7 @@ class Transaction:
         return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
 
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
-        """Return the file slices of these partitions (None: all) into which changes go; lists files if not cached.
+        """File slices of these partitions (None: all) into which changes go; lists files if not cached.
 
         Raises `WriteConflict` if other writers replaced a blind write's anchors.
         """
@@ -253,13 +254,14 @@ class Transaction:
 
     @property
     def partitions(self) -> set[str]:
-        """The partitions known to have a metafile; writers add to it."""
+        """Partitions known to have a metafile; writers add to it."""
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
-        """Replace all rows of the snapshot in these partitions by this commit; call it before any write.
+        """Replace all rows of the snapshot in these partitions by this commit; call it before the begin.
 
-        Raises `InvalidRecords` after one, or for another `operation`, and `InvalidSettings` if non-blocking.
+        Raises `InvalidRecords` after it, or for an `operation` that replaces nothing; `InvalidSettings` if
+        non-blocking.
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             conflict.refuse_replacing(operation)
@@ -273,14 +275,14 @@ class Transaction:
             self._replaced[slice_.partition] = (*self._replaced.get(slice_.partition, ()), slice_.file_id)
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
-        """Return the snapshot's slices in these partitions that this transaction does not replace."""
+        """The snapshot's slices in these partitions that it does not replace."""
         slices = self.slices(partitions)
         return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add these columns, or new fields by their paths, with this commit, and with those of earlier calls.
+        """Let this commit add columns, or fields named by their paths, to the table's and those of earlier calls.
 
-        Raises `UnsupportedSchema`, `InvalidInput` or, with schema-on-read, `UnsupportedTable`.
+        Raises `UnsupportedSchema` or `InvalidInput` for impossible ones, `UnsupportedTable` with schema-on-read.
         """
         if self.table.current.internal_schema(self.timeline):
             raise UnsupportedTable(
@@ -292,7 +294,7 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Begin if not begun; record all stored data files.
+        """Begin if not begun; record the commit's data files, all stored once `stats` is iterated.
 
         An overwrite also writes and records the missing anchors, empty base files.
 
@@ -310,7 +312,7 @@ class Transaction:
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
         """Write anchors into the buckets `left_bare` by an overwrite, and return their stats.
 
-        None if non-blocking writes are impossible.
+        Returns no stats without an overwrite, or if non-blocking writes are impossible.
         """
         if not self._replaced or conflict.lacks_for_non_blocking(self.config):
             return ()
@@ -349,7 +351,7 @@ class Transaction:
         return self.result
 
     def lost_to_others(self, error: Exception) -> bool:
-        """Return whether another try may succeed: `error` is a conflict or a removed file. May list the timeline."""
+        """Whether a retry may help: `error` is a conflict or a removed file. May list the timeline."""
         return is_stale(self.table, lambda: self.timeline, error)
 
     def leave(self) -> None:
@@ -358,7 +360,7 @@ class Transaction:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
-        """Remove everything it wrote unless it was decided, and stop its heartbeat; does nothing once it is over.
+        """Remove everything it wrote unless decided, and stop its heartbeat; does nothing once it is over.
 
         Swallows store errors: a later writer removes what is left.
         """
@@ -374,10 +376,9 @@ class Transaction:
                 self.table.lock.unstage(copy)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Return the commit to propose, and what its writer knew, for judging it.
+        """Make the commit to propose; also return what its writer knew, for judging it.
 
-        With `check_keys` it first checks keys, and raises as `_look_for_keys`. With schema-on-read it stores the schema
-        history.
+        With `check_keys` it first checks keys as `_look_for_keys`. With schema-on-read it stores the schema history.
         """
         keys, schema = self._look_for_keys(stats) if self.check_keys else None, self.table.schema(self.timeline)
         is_blind = self._is_blind and self._snapshot is None
@@ -430,7 +431,7 @@ class Transaction:
 
 
 def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
-    """Return the caller's result of a committed proposal: rows summed over its files."""
+    """The caller's result of a committed proposal: rows summed over its files."""
     stats = proposal.metadata.all_stats
     return CommitResult(
         instant=proposal.begin,
@@ -446,10 +447,10 @@ def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s:
 
 
 class TransactionHandle:
-    """A transaction to pass to engine functions: `engines.spark.write(txn, df)`.
+    """Transaction to pass to engine functions: `engines.spark.write(txn, df)`.
 
     Attributes:
-        extra: texts by name that go into the commit's metadata.
+        extra: texts by name for the commit's metadata.
     """
 
     def __init__(self, inner: Transaction) -> None:
@@ -463,7 +464,7 @@ class TransactionHandle:
 
     @property
     def timeline(self) -> Timeline:
-        """The commits completed when it began, or at its first write if nothing was read before."""
+        """Commits completed when it began or, if nothing was read before, at its first write."""
         return self._inner.timeline
 
     def exactly_once(self, stream: str, batch: int) -> None:
@@ -482,7 +483,7 @@ class TransactionHandle:
         self._inner.exactly_once(BatchId.of(stream, batch))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Make everything that was written visible, for good; `conflicts`: earlier conflicts to count in the result.
+        """Make everything that was written visible, for good; `conflicts`: earlier ones to count in the result.
 
         Raises as `TableTransaction.commit`.
         """
@@ -504,7 +505,7 @@ Face: TypeAlias = Callable[[Transaction], TransactionHandle]
 
 
 def inside(txn: Any) -> Transaction:
-    """Return the `Transaction` in a user's handle, or `txn` itself; else raise `InvalidInput`."""
+    """`Transaction` in a user's handle, or `txn` itself; else raises `InvalidInput`."""
     if isinstance(txn, TransactionHandle):
         return txn._inner  # noqa: SLF001 - kept for engines
     if not isinstance(txn, Transaction):
@@ -524,8 +525,8 @@ def transact(
 ) -> CommitResult:
     """Call `fn` with a transaction, wrapped by `face`, and commit it; after a conflict repeat in a new one.
 
-    A removed file counts as a conflict. Each failed try is rolled back. It reports and pauses before each of up to
-    `retries` more tries. If the properties changed before the begin, it repeats up to `_RESTARTS` times more, but with
+    A removed file counts as a conflict. Each failed try is rolled back. Reports and pauses before each of up to
+    `retries` more tries. If the properties changed before the begin, repeats up to `_RESTARTS` times more, but with
     `face` and no retries it raises.
     """
     _check_call(table, fn, extra)

@@ -72,7 +72,7 @@ def add_grace(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class CommandResult:
-    """Result of a command, for --json."""
+    """Command's result, for --json."""
 
     outcome: str
     code: int

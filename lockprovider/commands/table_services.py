@@ -333,10 +333,7 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
-    """After confirmation, undo for good all commits completed after a version.
-
-    REFUSED if declined, or if others came since the question.
-    """
+    """After confirmation, undo for good all commits completed after a version; REFUSED if declined, or others came."""
     table = opened(arguments)
     question = "" if arguments.yes else _undone(table, arguments.version)
     if not confirmed(arguments, question, "table log"):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsspec_cas import ABSENT, Lost, ObjectNotFound, Outcome, Store, Version, Won, World
+from fsspec_cas import ABSENT, Lost, ObjectNotFound, Outcome, Store, Unknown, Version, Won, World
+from fsspec_cas.outcome import Write
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.client import Client
-from lockprovider.storage_lock.machine import Apply, Busy, RecordSeen, TakeLock
+from lockprovider.storage_lock.machine import Apply, Busy, Idle, RecordSeen, TakeLock
 from lockprovider.storage_lock.record import LockRecord, Pending
 from lockprovider.words import count, distance, moment, span
 
@@ -290,7 +291,8 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
     """Take the lock from its holder, apply or set aside what is pending, and release it.
 
-    The outcome is Lost if the record had changed. Store errors are raised, after the release.
+    The outcome is Lost if the record had changed, Unknown if another client changed it before the release. Store errors
+    are raised, after the release.
     """
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     driver, publisher = client.driver, client.publisher
@@ -298,15 +300,18 @@ def _finish_pending(store: Store, path: str, record: LockRecord, version: Versio
     with driver.step_guard:
         lapsed = record if record.is_free else replace(record, valid_until_ms=0)
         answer = driver.feed(TakeLock(RecordSeen(lapsed, version, driver.moment()), record.waiters))
-    changed = Broken(Lost(path, version, ABSENT))
     if isinstance(answer, Busy):
-        return changed
+        return Broken(Lost(path, version, ABSENT))
     try:
         if isinstance(answer, Apply):
             publisher.roll_forward(answer)
     finally:
         client.give_back()
-    if client.known is None:
-        return changed
     finished = tuple(pending.path for pending in record.all_pending if pending.path not in publisher.set_aside)
-    return Broken(Won(client.known.version), finished, publisher.set_aside)
+    match driver.state:
+        case Idle(released=(_, freed)):
+            outcome: Outcome = Won(freed)
+        case _:
+            why = "another client changed the lock record before its release was confirmed"
+            outcome = Unknown(Write(path, version, world.new_id()), why)
+    return Broken(outcome, finished, publisher.set_aside)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from deciding import begin, commit
-from noting import SETTINGS, Noting, record
+from noting import RECORD, SETTINGS, Noting, record
 
-from fsspec_cas import AlreadyExists, Lost, Machine, Store, Won
+from fsspec_cas import AlreadyExists, Lost, Machine, Store, Unknown, Won
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
-from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
+from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, LockRecord, Pending, PublishUnknown, Unappliable
 from lockprovider.storage_lock.status import Broken, break_lock, look
 
 LARGE = bytes(range(256)) * 4096
@@ -221,6 +221,28 @@ def test_break_of_a_lock_taken_since_reports_no_finished_publish(store: Store, b
     with of_another_process(store).acquire(timeout=0):
         done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
     assert (type(done.outcome), done.finished) == (Lost, ())
+
+
+@pytest.mark.parametrize("record_is", ["taken over", "removed"])
+def test_break_whose_release_comes_too_late_does_not_report_a_free_lock(
+    store: Store, backend: Noting, record_is: str
+) -> None:
+    in_doubt(store, backend)
+    put, others = backend.put, Store(LocalBackend(), store.root)
+
+    async def outpaced(write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith(RECORD) and (Path(store.root) / "state1").exists():
+            if record_is == "removed":
+                others.delete(HUDI_LOCK_PATH)
+            else:
+                taken = LockRecord("o2", Machine().now_ms() + 60_000, expired=False, epoch=record(store).epoch + 1)
+                others.update(HUDI_LOCK_PATH, lambda _: taken.encode())
+        return await put(write, *args, **kwargs)
+
+    backend.put = outpaced  # type: ignore[method-assign]
+    done = broken(store)
+    assert (type(done.outcome), done.finished) == (Unknown, ("state1",))
+    assert store.read("state1").data == LARGE
 
 
 def test_break_whose_write_is_duplicated_is_done(store: Store, backend: Noting) -> None:

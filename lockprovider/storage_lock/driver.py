@@ -108,6 +108,7 @@ class RecordFile:
 
 REQUEST_S = 20.0
 LAST_S = 5.0
+_AFTER_S = 8.5  # of a deadline; each of three more tries takes `LEAST_S`
 LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 
@@ -171,7 +172,7 @@ class Driver:
 
     @contextlib.contextmanager
     def answering_by(self, deadline_s: float) -> Iterator[None]:
-        self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
+        self._until_s = min(max(deadline_s, self.world.monotonic_s() + LAST_S), deadline_s + _AFTER_S)
         try:
             yield
         finally:

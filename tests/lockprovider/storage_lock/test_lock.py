@@ -204,13 +204,27 @@ def test_failing_callback_of_a_loss_hides_neither_the_loss_nor_later_ones(
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError] * 2
 
 
-def test_acquire_ends_after_its_timeout_if_no_record_can_be_created(store: Store) -> None:
+@pytest.mark.parametrize("timeout", [0, 1, 30])
+def test_acquire_ends_after_its_timeout_if_no_record_can_be_created(store: Store, timeout: float) -> None:
     clock = ManualClock(time.time())
     silent = Store(Faulty(store.backend, {"put": [LoseRequest()] * 1000}, world=clock), store.root, world=clock)
     began_s = clock.monotonic_s()
     with pytest.raises(NotAcquired, match="no write of one was confirmed"):
-        Lock(silent, settings=replace(SHORT, check_store=False), world=clock).acquire(timeout=1)
-    assert clock.monotonic_s() - began_s < 100
+        Lock(silent, settings=replace(SHORT, check_store=False), world=clock).acquire(timeout=timeout)
+    assert clock.monotonic_s() - began_s <= timeout + 10
+
+
+def test_acquire_ends_in_time_if_the_store_is_silent_after_its_slow_check(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(time.time())
+    silent = Store(Faulty(store.backend, {"put": [LoseRequest()] * 1000}, world=clock), store.root, world=clock)
+    lock = Lock(silent, settings=SHORT, world=clock)
+    monkeypatch.setattr(lock, "require_safe_store", lambda timeout: clock.advance(max(5.0, timeout) + 2))
+    began_s = clock.monotonic_s()
+    with pytest.raises(NotAcquired):
+        lock.acquire(timeout=1)
+    assert clock.monotonic_s() - began_s <= 11
 
 
 def test_reason_of_a_lost_lease_survives_pickling() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import math
 import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
 _ASK_AGAIN_S = 60.0
 _REQUEST_S = 10.0
 _EXIT_S = 5.0
+_LEAST_S = 0.1
 _PAGES = 100
 _READERS = 8
 
@@ -41,8 +42,7 @@ class _Page:
 class AuditLog:
     """Audit of one lock client, for `Lock(..., audit=AuditLog(store))`; a background thread writes it.
 
-    At exit the process waits at most `exit_s` seconds for it; if it cannot start, for each request. Not promised: that
-    a record exists.
+    At exit the process waits at most `exit_s` seconds for it. Not promised: that a record exists.
 
     >>> store = Store.from_url("memory://docs/table")
     >>> audit = lockprovider.AuditLog(store)
@@ -156,7 +156,7 @@ class AuditLog:
             self._idle.set()
             return None
 
-    def _write(self, page: _Page, timeout_s: float = _REQUEST_S) -> None:
+    def _write(self, page: _Page, timeout_s: Callable[[], float] = lambda: _REQUEST_S) -> None:
         """Write the file if the audit's switch is on, else drop it and its later lines.
 
         Reads the switch until it is on, at most once a minute. Store errors only log a warning; a later line tries
@@ -172,14 +172,14 @@ class AuditLog:
         with self._guard:
             self.open_page = None if self.open_page is page else self.open_page
 
-    def _is_wanted(self, timeout_s: float) -> bool:
+    def _is_wanted(self, timeout_s: Callable[[], float]) -> bool:
         now_s = self.world.monotonic_s()
         if not self._wanted and now_s >= self.off_until_s:
-            self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
+            self._wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s())
             self.off_until_s = -math.inf if self._wanted else now_s + _ASK_AGAIN_S
         return self._wanted
 
-    def _put(self, page: _Page, timeout_s: float) -> None:
+    def _put(self, page: _Page, timeout_s: Callable[[], float]) -> None:
         """Write the whole file if it has grown.
 
         After a conditional write that was not won, it overwrites whatever is stored. Store errors are raised.
@@ -188,21 +188,31 @@ class AuditLog:
         if len(data) == page.written:
             return
         if version is None:
-            outcome = self._store.put_if_absent(page.path, data, timeout=timeout_s)
+            outcome = self._store.put_if_absent(page.path, data, timeout=timeout_s())
         else:
-            outcome = self._store.put_if_match(page.path, data, version, timeout=timeout_s)
+            outcome = self._store.put_if_match(page.path, data, version, timeout=timeout_s())
         if isinstance(outcome, Won):
             page.version = outcome.version
         else:
-            page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s)
+            page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s())
         page.written = len(data)
 
     def _finish(self) -> None:
+        """At exit, wait for the thread, or write what is queued if none runs, for `exit_s` seconds in all.
+
+        Logs a warning if files are left.
+        """
+        until_s = self.world.monotonic_s() + self._exit_s
         if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):
             return
-        with contextlib.suppress(IndexError):
-            while True:
-                self._write(self._pages.popleft(), self._exit_s)
+
+        def left_s() -> float:
+            return max(_LEAST_S, until_s - self.world.monotonic_s())
+
+        while self._pages and left_s() > _LEAST_S:
+            self._write(self._pages.popleft(), left_s)
+        if self._pages:
+            _log.warning("the audit of the lock is incomplete: %d files were not written in time", len(self._pages))
 
 
 _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()

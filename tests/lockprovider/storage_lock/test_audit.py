@@ -25,7 +25,7 @@ import lockprovider
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
-from fsspec_cas.testing import ManualClock
+from fsspec_cas.testing import Faulty, LoseRequest, ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, Lock, LockRecord, LockSettings
 from lockprovider.commands.lock import draw_audit
 from lockprovider.storage_lock import audit_log
@@ -534,6 +534,25 @@ def test_last_records_are_written_when_another_audit_fails(store: Store, monkeyp
     log.ended(2_000, held=True)
     audit_log._at_exit()
     assert [record.step for record in written(store)[0]] == ["START", "END"]
+
+
+def test_exit_waits_once_for_a_silent_store_however_many_files_are_queued(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_threads(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock = ManualClock(1_000)
+    silent = Store(Faulty(store.backend, {"get": [LoseRequest()] * 1000}, world=clock), store.root, world=clock)
+    log = AuditLog(silent, world=clock, exit_s=5)
+    monkeypatch.setattr(audit_log.Worker, "start", no_threads)
+    for at_ms in range(1_000, 11_000, 1_000):
+        log.taken(LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, at_ms)))
+        log.ended(at_ms, held=True)
+    began_s = clock.monotonic_s()
+    log._finish()
+    assert clock.monotonic_s() - began_s <= 5.5
+    assert "files were not written in time" in caplog.text
 
 
 def test_flush_does_not_wait_when_no_thread_can_start(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,8 @@ def start_here(
 ) -> tuple[GroupWriter, Changes]:
     """Begin `txn`; return a `GroupWriter` for this process only, and the changes, split again if the columns are new.
 
-    `blindly`: partitions to write without reading stored rows; may first commit anchors (empty base files) for them.
-    UnsupportedTable: a JVM writer's unmarked buckets.
+    `blindly`: partitions to write without reading stored rows; may first commit anchors (empty base files) for them. A
+    JVM writer's unmarked buckets raise UnsupportedTable.
     """
     if blindly is not None:
         txn.write_blindly(blindly)

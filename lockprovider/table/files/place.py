@@ -1,8 +1,7 @@
 """`TablePlace`, which opens a table's files in any process, and its notes of their footers.
 
-Footer notes are cached key ranges, bloom filters and column ranges of base files, to avoid reading footers again.
-`services.checkpoint` shares them in the lock folder (SPECIFICATION.md, "Footers"). They never expire: file names are
-never reused.
+Footer notes avoid reading footers again; `services.checkpoint` shares them in the lock folder (SPECIFICATION.md,
+"Footers"). They never expire: file names are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -280,7 +279,7 @@ class FooterNotes:
     def take_due(self, stats: Iterable[WriteStat]) -> Sequence[str]:
         """Cache the notes in `stats`, and return the base files to `put` now: those of `stats` if more than 8.
 
-        Else collects them and returns nothing; once 64 are collected, returns and forgets these.
+        Else collects them and returns none; once 64 are collected, returns and forgets these.
         """
         paths = []
         for stat in stats:
@@ -300,8 +299,7 @@ class FooterNotes:
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Create object `time` in the lock folder with the cached notes of `paths` that it lacks, if more than 8.
 
-        Returns True if `merge` is due, by a listing; False after a lost or unknown write. A failed one or listing
-        raises `CasError`.
+        Returns True if `merge` is due, by a listing; False after a lost or unknown write. Failures raise `CasError`.
         """
         unsaved = (path for path in paths if path not in self._saved)
         notes = {path: note for path in unsaved if (note := self._notes.get(path)) is not None}

@@ -23,10 +23,10 @@ HISTORY = ".hoodie/timeline/history"
 PROPERTIES = ".hoodie/hoodie.properties"
 PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
-STAGED = "staged-"  # beginning of the folder beside the markers in which Spark stages a write's rows
+STAGED = "staged-"  # beginning of the folder next to the markers for a Spark write's staged rows
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
-# The JVM keeps rules here for split buckets and bucket numbers by partition.
+# The JVM's rules for split buckets and bucket numbers by partition.
 BUCKET_RULES = ".hoodie/.bucket_index"
 LOCK = ".hoodie/.locks/table_lock.json"
 PARTITION_METAFILE = ".hoodie_partition_metadata"

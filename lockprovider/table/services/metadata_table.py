@@ -1,4 +1,4 @@
-"""Removal of a metadata table, and compaction of its listing of files.
+"""Removal of a metadata table, and compaction of its listing.
 
 Source: Hudi `HoodieTableMetadataUtil.deleteMetadataTable`, `HoodieTableConfig`.
 """
@@ -44,7 +44,7 @@ def retire(table: TableContext, lease: Lease) -> int:
 
     No write may be pending.
     """
-    # The properties come first: readers then list the folders instead of reading the files that this deletes.
+    # First the properties: readers then list folders instead of reading the files that this deletes.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
     table.store.delete_all([entry.path for entry in entries])
@@ -76,7 +76,7 @@ def compact_if_due(table: TableContext) -> None:
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     """Remove dead compactions, compact the listing of files, remove old files and instants; return the begin time.
 
-    `own`: the metadata table's timeline. None unless it has exactly one slice, and all its logs' instants count.
+    `own`: the metadata table's timeline. None unless it has exactly one slice, and its logs' instants all count.
     """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):

@@ -222,8 +222,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
 
-    Returns its completed state, to be published `first`, and the table's completion time. `again` first removes an
-    earlier try, which else raises `Aborted`.
+    Returns its completed state, to publish `first`, and the table's completion time. `again` first removes an earlier
+    try, which else raises `Aborted`.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing

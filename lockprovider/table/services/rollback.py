@@ -51,7 +51,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         if timeline.written_at(begin) is not None:
             return
         if not timeline.pending_files(begin):
-            if own and begin > timeline.first_active:  # Not archived, so rolled back while this writer wrote on.
+            if own and begin > timeline.first_active:  # Not archived: rolled back while this writer wrote.
                 plans.remove_files(table, begin, files_of(table, begin))
                 plans.unlist(table, begin)
             return
@@ -90,7 +90,7 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
     """Roll back `victim`, or finish its rollback, and record it; delete listing, files, pending states and heartbeats.
 
-    The caller holds `lease`. `fenced`: publish the plan by the lease, as `victim`'s writer may live.
+    The caller holds `lease`. `fenced`: publish the plan by it, as `victim`'s writer may live.
     """
     files = files_of(table, victim)
     begin = table.current.pending_rollback_of(timeline, victim)
@@ -102,7 +102,7 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
     plans.unlist(table, victim)
     plans.remove_files(table, victim, files)
     plans.remove_pending(table, timeline, victim)  # From here on the victim's writer does not commit.
-    # A task that still writes finds its instant gone and removes its file, or the file is listed now.
+    # A task that still writes removes its file, as its instant is gone, or the file is listed now.
     table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))
     plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(begin, named, files))
@@ -193,7 +193,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
-    silent = plans.silent_begins(table)  # Before the timeline is listed: a write that begins in between is not in it.
+    silent = plans.silent_begins(table)  # First: a write may begin before the timeline is listed.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
@@ -204,13 +204,12 @@ def _remove_leftovers(table: TableContext) -> None:
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
     """Roll back dead writers, finish dead rollbacks and restores, remove dead processes' clusterings; except `spared`.
 
-    Takes the lock for each. `eager`: live ones count as dead, except clusterings. Returns their begin times, oldest
-    first.
+    Takes the lock for each. `eager`: live ones count as dead, except clusterings. Returns begin times, oldest first.
     """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     dead = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
-    if dead and not eager:  # An instant that completed since the listing has no heartbeat any more.
+    if dead and not eager:  # One that completed since has no heartbeat.
         dead = tuple(sorted({*dead} & _suspects(table.listed_timeline(), spared)))
     dead = tuple(begin for begin in dead if begin not in clusterings or _is_owned(table, begin))
     for begin in dead:
@@ -255,7 +254,7 @@ class RestoreResult:
     """Result of a restore.
 
     Attributes:
-        instant: begin time of the restore; empty if there was nothing to do.
+        instant: its begin time; empty if there was nothing to do.
         target, completion: begin and completion time of the now last commit.
         taken_back: begin times of the removed instants, the latest commit first.
     """

@@ -1,4 +1,4 @@
-"""Read Hudi's archive of completed instants, and cache it: archive files never change.
+"""Read and cache Hudi's archive of completed instants, whose files never change.
 
 Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 """
@@ -189,7 +189,7 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
     """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's greatest batch.
 
-    `rows` have `metadata` if `streams`. A batch comes with its commit's file name.
+    `rows` then have `metadata`. A batch comes with its commit's file name.
     """
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}

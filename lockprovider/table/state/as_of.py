@@ -41,7 +41,7 @@ def refuse_gone(
 ) -> None:
     """Raise `HistoryGone` if a clean removed a file of the past `snapshot` in a group that `is_needed` accepts.
 
-    Reads its commits, and later ones of the current `timeline`. `which` names the snapshot in the error.
+    Reads its commits, and later ones of the current `timeline`. `which` names it in the error.
     """
     shown = snapshot.timeline.written
     lost_groups = cleaned_groups(
@@ -65,7 +65,7 @@ def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, Co
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Read and return the last archived write's time in `order`, or an empty text.
+    """Read and return the last archived write's time in `order`, or empty text.
 
     Raises `HistoryGone` if `start` precedes it.
     """

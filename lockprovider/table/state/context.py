@@ -34,7 +34,7 @@ from lockprovider.table.timeline.view import FileSlice, Snapshot, html_facts
 _LOG = logging.getLogger("lockprovider.table")
 _LOOKS_FOR_DEAD = 2  # per heartbeat interval
 _COMPARED = 4  # files whose keys are compared
-_ROWS, _BYTES = 1024, 1 << 20  # of such a file, searched for a row without null times
+_ROWS, _BYTES = 1024, 1 << 20  # searched for a row without null times
 _DIFFERS_MS = 1500  # the lock's grace and a second, since HTTP gives the store's clock in seconds
 _BELIEVED_S = 60.0
 _warned_stores: set[object] = set()
@@ -306,7 +306,7 @@ class TableContext:
         return self.current.now(record, listed=listed)
 
     def begin_dead_check_if_due(self) -> bool:
-        """Return whether a check for dead writers is due, and record it as done."""
+        """Whether a check for dead writers is due; if so, records it as done."""
         now_s, last_s = self.world.monotonic_s(), self.knowledge.dead_checked_s
         if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
             return False

@@ -125,14 +125,13 @@ class CurrentState:
     def visible(self, *, noted: bool = False) -> Timeline:
         """Read the lock record, list and cache the timeline; return the readers' part of it (see `visible_part`).
 
-        `noted`: also read the properties, and cache the view. Without writes, properties that cannot be read here raise
-        their error.
+        `noted`: also read the properties, and cache the view. Without writes, unreadable properties raise their error.
         """
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
         """Read as `visible`, once; raise `Stale` if the log ended in between."""
-        record = self._record()  # before listing: other commits are listed, or decided later
+        record = self._record()  # first: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
         if not listed.writes:
@@ -169,7 +168,7 @@ class CurrentState:
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
         """Raise `TableReplaced` if `listed` has none of the last `_LATE` writes of `before`, the cached timeline.
 
-        Not if archived, undone or not stored yet: it reads record and archive, and lists again.
+        Not if archived, undone or not stored yet: reads record and archive, and lists again.
         """
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
@@ -235,8 +234,8 @@ class CurrentState:
     def view_by_log(self, record: LockRecord | None) -> TableView | None:
         """Return and cache the table at the end of the log in `record`.
 
-        Advances the cached view or, without one, reads the properties and a checkpoint. None if no log covers the
-        table, or it reaches back to neither: list it.
+        Advances the cached view or, without one, reads the properties and a checkpoint. None: list it, as no log covers
+        the table, or it reaches back to neither.
         """
         log = record.log if record is not None and record.log_has_pending else None
         view = self._knowledge.view_at(log)
@@ -302,7 +301,7 @@ class CurrentState:
         yield from last_archived_batches(self._knowledge)
 
     def last_archived(self) -> str:
-        """Last archived completion time, or an empty text; reads new archive files."""
+        """Last archived completion time, or empty text; reads new archive files."""
         return reach(self._knowledge).completion
 
     def schema(self, timeline: Timeline) -> pa.Schema:

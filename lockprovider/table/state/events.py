@@ -15,11 +15,11 @@ EventKind = Literal[
     "lock_held",
     "committed",  # the completed instant is on the timeline
     "conflict",  # another operation came first, or its snapshot is gone; it will be rolled back
-    "rolled_back",  # an instant, own or a dead writer's, was removed with its files
+    "rolled_back",  # an own or a dead writer's instant, with its files
     "lock_released",
     "cleaned",
     "archived",
-    "anchored",  # buckets without files got empty ones, for non-blocking writers
+    "anchored",  # bare buckets got empty files, for non-blocking writers
     "compaction_scheduled",
     "compaction_unscheduled",
     "compacted",
@@ -29,10 +29,10 @@ EventKind = Literal[
     "clustered",
     "savepoint",
     "restored",
-    "service_failed",  # the writer's own compaction or clustering failed; its commit stands
-    "retry",  # the transaction restarts from a fresh snapshot
+    "service_failed",  # an inline service failed; the commit stands
+    "retry",  # the transaction begins again
     "progress",  # a step began, or a part of it is done; see `ShowProgress`
-    "left_out",  # a stream's batch was committed already, or had no rows
+    "left_out",  # a stream's batch: committed already, or no rows
 ]
 
 

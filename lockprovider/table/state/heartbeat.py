@@ -88,7 +88,7 @@ def last_beats(
 ) -> tuple[dict[str, int], int]:
     """List heartbeats; return the last beats by begin time, and the time now, in ms of one clock.
 
-    This is the store's clock, with the latest beat as now (0: no beats). A local folder uses this machine's: it records
+    This is the store's clock, with the latest beat as now (0: no beats). A local folder uses this machine's: records
     versions, and reads the files of `suspects` (None: all), whose beats before a restart are 0.
     """
     entries = files_below(store, HEARTBEATS)

@@ -95,7 +95,7 @@ class KeySpellings:
 
 
 class TableKnowledge:
-    """Facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
+    """The facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
 
     **Everything but these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
@@ -103,7 +103,7 @@ class TableKnowledge:
     - a position in a log, while the record's log reaches back to it: the view, `applied`, `listing`, a checkpoint
     - a version of one object, until a conditional request finds another: `properties`, `history`
 
-    A log has only its own clients' commits, without pending instants. SPECIFICATION.md, "Reading", says what ends it.
+    A log has only its own clients' commits, without pending instants (SPECIFICATION.md, "Reading").
 
     Two hints replace reads: partitions with a metafile; and files of a blind write, whose commit conflicts if one was
     replaced.

@@ -138,7 +138,7 @@ def uncompacted(own: Timeline) -> int:
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
     """The metadata table's oldest instants, in all states, that no reader needs and that completed before `first`.
 
-    Of these the latest stays. `remaining`: begin times of files; the first unarchived one and all later instants stay.
+    The latest such stays. `remaining`: begin times of files; the first unarchived one and all later instants stay.
     """
     end = min((first, *(begin for begin in remaining if begin >= own.first_active)))
     states: dict[str, list[Instant]] = {}

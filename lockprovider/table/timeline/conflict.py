@@ -260,8 +260,8 @@ def refuse_repeated_or_fenced(
 ) -> None:
     """Raise `AlreadyCommitted` or `WrongCheckpoint` for `batch_id`, unless None; `Fenced` if a fence's epoch is over.
 
-    It is over once a later one of its name has committed. `notes` returns commits with their batch numbers by stream,
-    newest first.
+    It is over once a later one of its name has committed. `notes` returns commits with batch numbers by stream, newest
+    first.
     """
     if batch_id is not None and (done := batch_id.committed_by(notes())) is not None:
         raise batch_id.duplicate_error(done)
@@ -284,7 +284,7 @@ class BatchId:
         stream: its name, without `@` and `#`.
         batch: its number, from 0 on.
         run: the checkpoint that numbers the batches (the id of Spark's query). Empty: the caller does.
-        write: the write's number within the batch, from 1 on.
+        write: its number within the batch, from 1 on.
     """
 
     stream: str

@@ -226,7 +226,7 @@ class ArchivalFacts:
         victims: what unfinished rollbacks take back.
         logs: the begin times of writes whose log files are read by completion time.
         listed: the metadata table's last compaction, empty if never; None without one.
-        earliest: the begin time of the oldest write that the cleaner's retention needs.
+        earliest: the oldest write that the cleaner's retention needs.
     """
 
     now: Timeline
@@ -257,7 +257,7 @@ def surplus(timeline: Timeline, earliest: str, keep: KeepActive) -> int:
 def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
     """Oldest instants to archive: up to `at_most` of the `surplus`, with cleans and rollbacks in between.
 
-    At least one write stays. If `facts` forbid some, the plan's `held` says why.
+    At least one write stays. If `facts` forbid some, `held` says why.
     """
     writes = sorted(facts.now.writes, key=lambda instant: (instant.begin, instant.completion or ""))
     candidates = writes[: surplus(facts.now, facts.earliest, keep)]
@@ -305,7 +305,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
 
 
 def _before(timeline: Timeline, begin: str) -> str:
-    """Begin of the last write before `begin` without a savepoint, or an empty text."""
+    """Begin of the last write before `begin` without a savepoint, or empty text."""
     savepoints = {instant.begin for instant in timeline.instants if instant.action is Action.SAVEPOINT}
     return max(
         (write.begin for write in timeline.writes if write.begin < begin and write.begin not in savepoints), default=""

@@ -84,19 +84,19 @@ class Timeline:
 
     @cached_property
     def latest_time(self) -> str:
-        """Largest begin or completion time, or an empty text."""
+        """Largest begin or completion time, or empty text."""
         times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
         return max(times, default="")
 
     @cached_property
     def latest_completed_time(self) -> str:
-        """Largest time of a completed instant, or an empty text."""
+        """Largest time of a completed instant, or empty text."""
         done = (instant for instant in self.instants if instant.is_completed)
         return max((time for i in done for time in (i.begin, i.completion) if time), default="")
 
     @cached_property
     def latest_completed_begin(self) -> str:
-        """Largest begin time of a completed instant, or an empty text."""
+        """Largest begin time of a completed instant, or empty text."""
         return max((instant.begin for instant in self.instants if instant.is_completed), default="")
 
     @cached_property
@@ -258,7 +258,7 @@ class Decisions:
     Attributes:
         record: identifies this state of the record.
         log: its name; empty without one.
-        next: the position after the log's last entry.
+        next: the position after its last entry.
         entries: the last ones; None for one off the timeline.
         unapplied: decided publishes that may not be stored yet, in order.
     """

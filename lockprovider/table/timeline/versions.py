@@ -115,7 +115,7 @@ class DoneCommit(Protocol):
 
 
 TableVersion = str | datetime | AsOf | DoneCommit
-LastArchived = Callable[[], str]  # returns the last archived completion time, or an empty text
+LastArchived = Callable[[], str]  # returns the last archived completion time, or empty text
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:

@@ -69,7 +69,7 @@ class FileSlice:
 
     @property
     def base(self) -> str:
-        """Its base file's begin time, or an empty text."""
+        """Its base file's begin time, or empty text."""
         return self.begin if self.path else ""
 
     @property
@@ -193,8 +193,8 @@ def snapshot_of(
 ) -> Snapshot:
     """Latest visible slice of each file group among `files`, as of `timeline`; without change-data logs.
 
-    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time by its begin.
-    `file_at`: parses a path into partition and file.
+    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time. `file_at`: parses
+    a path into partition and file.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}

@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from lockprovider.table.state.knowledge import TableView
 
 
-_DIGESTS, _PROPOSALS = 256, 128  # digests of columns and decoded proposals that stay in memory
+_DIGESTS, _PROPOSALS = 256, 128  # in memory
 _LARGEST_KEPT = 1 << 15  # bytes of a body; the lock decides no larger one
 LOOKED_AT_MS = 1000  # the age from which a write is looked for
 _OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 
-_Done = tuple[Instant, CommitMetadata]  # a completed write
+_Done = tuple[Instant, CommitMetadata]
 
 
 _RESOLUTIONS = (conflict.by_file_group, conflict.prefer_writer, conflict.by_partition, conflict.non_blocking)
@@ -165,7 +165,7 @@ def validate(
 def _check_alive(
     table: TableContext, proposal: Proposal, basis: Basis, heartbeat: WriterHeartbeat, view: TableView
 ) -> None:
-    """Raise `Aborted` if the instant is not pending or may be rolled back, or if the properties changed.
+    """Raise `Aborted` if the instant is not pending or may be rolled back, or the properties changed.
 
     May ask the store for the inflight file. Changed properties that refuse writes raise `UnsupportedTable`.
     """
@@ -261,18 +261,18 @@ def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
 
 def _content(table: TableContext, instant: Instant) -> bytes:
     content = table.store.read_or_none(f"{TIMELINE}/{instant.file_name}")
-    # None: just completed or rolled back; under the lock only by a writer without it.
+    # None: completed or rolled back since, under the lock only by a writer without it.
     return b"" if content is None else content.data
 
 
 @dataclass(frozen=True, slots=True)
 class LaterCommits:
-    """Commits since a write's snapshot, from the timeline (`validate`) or the lock's log (`refuse`).
+    """The commits since a write's snapshot, from the timeline (`validate`) or the lock's log (`refuse`).
 
     Attributes:
         notes: commits with their batches of streams, newest first.
         others: the operations to compare.
-        refuse_broken: raises if the write's snapshot is gone.
+        refuse_broken: raises if the snapshot is gone.
     """
 
     notes: Callable[[], Iterable[tuple[Instant, Mapping[str, int]]]]
@@ -361,7 +361,7 @@ class KeyCheck:
             self._compared.add(instant.file_name)
 
     def refuse_known(self, snapshot: Snapshot) -> None:
-        """Raise `InvalidRecords` if this insert has a key twice in a partition, or one that the partition has already.
+        """Raise `InvalidRecords` if this insert has a key twice in a partition, or one that the partition has.
 
         Reads the new files, and the snapshot's files of their partitions.
         """
@@ -504,7 +504,7 @@ class TableDecider:
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         """Completed file to publish, at a time above all on timeline and log; call `refresh` before.
 
-        None: the intent has no proposal, or one made with other properties or without a valid begin time.
+        None: the intent has no proposal, or one with other properties or no valid begin time.
         """
         proposal = _proposal_in(intent.body)
         if proposal is None or proposal.config != self._config:

@@ -129,8 +129,8 @@ class InstantKind:
 class Started:
     """Pending instant of this writer, with a heartbeat.
 
-    `view`: the table as read once the instant was pending, for the commit's first try. `creating`: the creation of the
-    inflight file. `pending`: a timeline with others' pending instants, if a check for dead writers is due.
+    `view`: the table read when it was pending, for the commit's first try. `creating`: the creation of the inflight
+    file. `pending`: a timeline with others' pending instants, if a check for dead writers is due.
     """
 
     begin: str
@@ -156,7 +156,7 @@ class Started:
         heartbeat. Call it after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
-            # After the read of the record, so that the commit need not wait for it.
+            # After the read of the record, so that no commit waits for it.
             table.store.in_background(table.config)
         try:
             table.report("begin", self.begin, snapshot=snapshot.latest_completed_time)
@@ -316,8 +316,8 @@ class Committing:
     def _try_until_decided(self) -> str:
         """Try group commits if others can judge, then under the lock; return the completion time.
 
-        It finishes dead restores, and removes dead clusterings. Raises `Aborted` after `_TRIES` tries or for a restore
-        that goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
+        Finishes dead restores, removes dead clusterings. Raises `Aborted` after `_TRIES` tries or for a restore that
+        goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
         """
         proposal, table = self._proposal, self._table
         carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
@@ -360,7 +360,7 @@ class Committing:
         view = self._look() if self._txn.is_judged else replace(self._started.view, listed=False)
         self._txn.is_judged = True
         if not view.listed and view.timeline.written_at(begin) is not None:
-            view = table.now(listed=True)  # the log may not have it any more
+            view = table.now(listed=True)  # its log may have ended
         if not view.log:
             return _Undecided(hold=True)
         done = view.timeline.written_at(begin)
@@ -447,7 +447,7 @@ class Committing:
         except PublishUnknown as error:
             return _Undecided(hold=True, unknown=error)
         finally:
-            with contextlib.suppress(CasError):  # an unreleased lock expires, and the commit stands
+            with contextlib.suppress(CasError):  # an unreleased lock expires
                 lease.release()
             table.report("lock_released", begin)
         return self._finish(completion)
@@ -455,7 +455,7 @@ class Committing:
     def _publish(self, lease: Lease, view: TableView) -> str:
         """Judge the commit, write a metadata table's listing, publish the completed file; return its completion time.
 
-        Caches and reports it. If `view` has the commit already, only returns the time. Errors of `validate` and the
+        Caches and reports it; if `view` has the commit already, only returns the time. Errors of `validate` and the
         lease pass through.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline

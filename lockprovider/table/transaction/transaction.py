@@ -38,7 +38,7 @@ from lockprovider.table.transaction.lifecycle import Committing, InstantKind, St
 if TYPE_CHECKING:
     from lockprovider.table.state.heartbeat import WriterHeartbeat
 
-WHOLE_RETRIES = 3  # if all rows are given; a function runs once by default
+WHOLE_RETRIES = 3  # if all rows are given
 _RESTARTS = 10
 
 
@@ -95,7 +95,7 @@ class Transaction:
         self.announced: set[str] = set()  # paths of the markers' data files
         self._tasks_write = False  # other processes write; only the store lists their markers
         self.is_listed = False  # in the metadata table
-        self.staged: list[Pending] = []  # copies of the completed file, removed at the end
+        self.staged: list[Pending] = []  # copies of the completed file
         self.result: CommitResult | None = None
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
@@ -120,7 +120,7 @@ class Transaction:
 
     @property
     def begin(self) -> str:
-        """The begin time, or an empty text before."""
+        """The begin time, or empty text before."""
         return "" if self.started is None else self.started.begin
 
     @property
@@ -141,7 +141,7 @@ class Transaction:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Files to read, by which conflicts are detected; first reads the table."""
+        """Files to read, by which conflicts are detected; the first access reads the table."""
         if self._snapshot is None:
             snapshot = self.table.current.current_files(self.timeline)
             self._snapshot = self._snapshot or snapshot  # parallel threads share the first result
@@ -161,8 +161,7 @@ class Transaction:
     def exactly_once(self, batch_id: BatchId) -> None:
         """Record this stream batch; raise `AlreadyCommitted` or `WrongCheckpoint` if table or archive refuse it.
 
-        A batch that was decided and is not stored passes: the commit looks again. Another batch than before raises
-        `InvalidRecords`.
+        A decided batch that is not stored passes: the commit looks again. A second batch raises `InvalidRecords`.
         """
         if self._batch_id not in (None, batch_id):
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
@@ -221,7 +220,7 @@ class Transaction:
         return self.table.schema(self.timeline)
 
     def write_blindly(self, partitions: Collection[str]) -> None:
-        """If it `may_be_blind` and has not begun, write blindly, and build on a later timeline.
+        """If it `may_be_blind` and has not begun, write blindly, on a later timeline.
 
         First commits missing anchors under the lock; raises `Aborted` while a restore is pending.
         """
@@ -243,7 +242,7 @@ class Transaction:
         if not self._is_blind:
             return self.snapshot.within(partitions)
         if self._target is None:
-            snapshot = self.table.knowledge.files_seen_last  # maybe later: a group replaced since conflicts
+            snapshot = self.table.knowledge.files_seen_last  # perhaps later: a replaced group conflicts
             if snapshot is None or not self.timeline.written <= snapshot.timeline.written:
                 snapshot = self.table.knowledge.cache_files(self.table.snapshot_of(self.timeline))
             self._target = snapshot
@@ -296,7 +295,7 @@ class Transaction:
     def add(self, stats: Iterable[WriteStat]) -> None:
         """Begin if not begun; record the commit's data files, all stored once `stats` is iterated.
 
-        An overwrite also writes and records the missing anchors, empty base files.
+        An overwrite also writes and records missing anchors, empty base files.
 
         Raises `InvalidRecords` for a second call, a file group that this commit replaces, or a wrong bucket.
         """

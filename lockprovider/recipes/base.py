@@ -130,7 +130,7 @@ class StoreCheck:
         self._has_passed = False
 
     def require(self) -> None:
-        """Check the store once, some by requests; raise NotSupported if it ignores write conditions."""
+        """Test once, on unknown S3 endpoints by requests, that conditions are honoured; else raise NotSupported."""
         if not self._has_passed:
             require_safe_for_locks(self.store)
             self._has_passed = True

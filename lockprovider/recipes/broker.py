@@ -1,4 +1,4 @@
-"""Broker of a queue or a log: a process that writes for several others, see `broker_rules`."""
+"""Broker of a queue or a log: a process that writes for others over sockets, see `broker_rules`."""
 
 from __future__ import annotations
 
@@ -502,7 +502,7 @@ class Broker(Generic[T]):
 
 
 class Handover(Generic[T]):
-    """A batch for a broker; `handed` marks operations that one may do or have done."""
+    """A batch for a broker; `handed` marks operations that another process may do or have done."""
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T]) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)

@@ -16,7 +16,7 @@ class CoordinationError(Exception):
 
 
 class Fenced(CoordinationError):
-    """A newer epoch, `epoch`, has written, and this call nothing."""
+    """A newer `epoch` or another client excludes this one, or the object was created anew. The call wrote nothing."""
 
     def __init__(self, message: str = "", epoch: int = 0) -> None:
         super().__init__(message, epoch)

@@ -1,4 +1,4 @@
-"""Decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
+"""Record and decisions of an election: which candidate may lead, and for how long it may believe so. Pure.
 
 1. A candidate takes a second off the record's age by the store's clock: both times are whole seconds.
 2. A leader's belief counts from the SEND of its last successful write. From the answer, two could believe.

@@ -1,4 +1,4 @@
-"""`Term` of an elected candidate."""
+"""A candidate's requests, its `Term`, renewed by a thread, and work that ends with the term."""
 
 from __future__ import annotations
 

@@ -317,6 +317,8 @@ def count(worked: Worked, job: Job, *, failed: bool) -> None:
 
 
 class ClaimHeartbeat:
+    """Prolongs the claims of a process's jobs, on a thread that lives while it has any."""
+
     def __init__(self, submit: Callable[[Beat], Later[Any]], world: World) -> None:
         self._submit = submit
         self._world = world

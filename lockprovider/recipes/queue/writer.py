@@ -1,4 +1,4 @@
-"""Writer of a queue for all callers of a process, a batch at a time."""
+"""Cached reads and batched writes of a queue's object and segments, for all callers of a process."""
 
 from __future__ import annotations
 
@@ -183,8 +183,9 @@ class QueueWriter:
     ) -> tuple[list[Any], Outcome | None]:
         """Carry out the batch on a copy, and write changes; return results ([]: read again), and outcome, if written.
 
-        A won write is cached. Errors pass, after an earlier sending as OutcomeUnknown. After QueueFull the next try
-        refuses operations that add messages, if the batch has others; else it is each one's result.
+        A won write is cached, and segments that it no longer names are removed. Errors pass, after an earlier sending
+        as OutcomeUnknown. After QueueFull the next try refuses operations that add messages, if the batch has others;
+        else it is each one's result.
         """
         tries = progress.tries
         try:
@@ -221,7 +222,8 @@ class QueueWriter:
     ) -> tuple[Contents, list[Any], str]:
         """Apply overdue lapses and the batch to a copy, reading segments; return copy, results, and the write's id.
 
-        With `progress.full` operations that add messages get that error. May start a broker. Raises as `_messages`.
+        With `progress.full` operations that add messages get that error. May start a broker, and send a HEAD (`_note`).
+        Raises as `_messages`.
         """
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())

@@ -1,4 +1,4 @@
-"""Writer of a state for all callers of a process."""
+"""Reads and writes of a state, its history and its lock of edits, for all callers of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of a log. Pure."""
+"""Contents of a log's manifest and slots. Pure."""
 
 from __future__ import annotations
 

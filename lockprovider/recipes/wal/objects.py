@@ -1,4 +1,4 @@
-"""Objects of a log, and its readers. None is ever removed, and each write is conditional.
+"""Requests on a log's objects, and its readers. No object is ever removed, and each write is conditional.
 
 orders/log.json              settings, the floor, a hint of the end
 orders/slots/00000017        the slot that is in this place
@@ -244,7 +244,7 @@ _FIRST_POLL_S = 0.05
 def follow(
     objects: LogObjects, start: Callable[[], Position], idle_s: float = 1.0, timeout: float | None = None
 ) -> Iterator[LogBatch]:
-    """Check the position that `start` returns, and return `_followed` from it."""
+    """Check by reads the position that `start` returns, and return `_followed` from it."""
     idle_s, timeout_s = check_seconds(idle_s, "idle_s"), None if timeout is None else check_seconds(timeout)
     position = start()
     if position.slot < objects.manifest(fresh=True).floor:

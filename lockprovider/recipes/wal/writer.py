@@ -1,4 +1,4 @@
-"""Writer of a log for all callers of a process, a batch at a time."""
+"""`LogWriter`, which writes a log's slots for all callers of a process, and its `Appender`s."""
 
 from __future__ import annotations
 

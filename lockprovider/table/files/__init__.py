@@ -1,4 +1,4 @@
-"""Data files of a table, without lock and transaction: it also runs on executors and workers.
+"""Data files of a table, without lock and transaction; executors and workers run this code, too.
 
 May import: convert, timeline, format and below.
 """

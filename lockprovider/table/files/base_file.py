@@ -231,7 +231,7 @@ def _is_from(chunk: pq.ColumnChunkMetaData, limit: int | None) -> bool:
 
 
 def read_columns(file: ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Leave out absent columns; raise as `reading`."""
+    """Read these columns (None: all), except absent ones; raise as `reading`."""
     with reading(file.path):
         return file.read(None if columns is None else list(columns))
 
@@ -262,7 +262,7 @@ def keys_of(file: ParquetFile) -> pa.Array:
 
 
 def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
-    """Return None without both keys, or if one is not ASCII."""
+    """A footer's least and greatest key; None without both, or if one is not ASCII."""
     entries = footer.metadata or {}
     least, greatest = entries.get(MIN_KEY.encode()), entries.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():

@@ -1,4 +1,4 @@
-"""Writer of the data files of transactions and services.
+"""Writer of markers, partition metafiles and data files, for transactions and table services.
 
 Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`; `SparkSortAndSizeExecutionStrategy`,
 `RowCustomColumnsSortPartitioner`.
@@ -46,7 +46,7 @@ _FEW = 8  # More places are read by one listing.
 
 
 class WritesHere(NamedTuple):
-    """State of a transaction in its own process."""
+    """Markers and partitions of a transaction, in its own process."""
 
     markers: list[str]  # recorded before their write
     announced: set[str]

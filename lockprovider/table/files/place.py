@@ -202,12 +202,12 @@ class FooterNotes:
         self._one_by_one: list[str] = []  # waiting for `put`
 
     def get(self, path: str) -> FooterNote | None:
-        """Keep long filters from now on."""
+        """Return the path's note, if cached; keep long filters from now on."""
         self._has_keys_asked = True
         return self._notes.get(path)
 
     def opened(self, path: str, footer: pq.FileMetaData) -> None:
-        """After a key lookup, also replace a note without a filter."""
+        """Cache the footer's note, if the path has none or, after a key lookup, one without a filter."""
         note = self._notes.get(path)
         if note is None or (note.filter is None and self._has_keys_asked):
             self.add(path, FooterNote.of(footer))

@@ -91,7 +91,7 @@ def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterato
 def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
-    """Return the key and merge columns of a slice's rows with these keys, which it may lack."""
+    """Key and merge columns of a slice's merged rows that have one of these keys."""
     columns = _key_columns(schema, rule)
     parts = (
         rows.filter(pc.is_in(rows.column(RECORD_KEY), value_set=keys))
@@ -101,7 +101,7 @@ def rows_of_keys(
 
 
 def merged_keys(place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule) -> Iterator[pa.Array]:
-    """Raise as `merged_rows`."""
+    """Yield the record keys of a slice's merged rows, in parts; raise as `merged_rows`."""
     for rows in merged_rows(place, file_slice, _key_columns(schema, rule), rule):
         yield array_of(rows.column(RECORD_KEY))
 

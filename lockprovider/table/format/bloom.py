@@ -148,7 +148,7 @@ def _hashes(room: int) -> int:
 class BloomFilter:
     """Parsed filter: `rows` are bit vectors, least significant bit first.
 
-    `recorded`, the JVM's number of keys, is wrong if there are several.
+    `recorded`, the JVM's number of keys, is wrong if there are several rows.
     """
 
     bits: int

@@ -1,4 +1,4 @@
-"""What Hudi's key generators make of values: partition paths, and composite record keys.
+"""Partition paths and composite record keys, as Hudi's key generators make them of values.
 
 Source: Hudi `KeyGenUtils`, `PartitionPathEncodeUtils`.
 """

@@ -1,4 +1,4 @@
-"""Names in a table: build and parse the file names of instants, and all paths.
+"""Names in a table: build and parse names of instants, markers and data files, and paths.
 
 All paths are relative to the table and use `/`.
 

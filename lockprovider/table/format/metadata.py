@@ -1,4 +1,4 @@
-"""Codec of commit metadata: an Avro container file with one record; equal input gives equal bytes.
+"""Codec of commit metadata and other Avro container files with one record; equal input gives equal bytes.
 
 Decoders raise `Corrupt` with the file's name, also for layout 1 (JSON) and empty files.
 """

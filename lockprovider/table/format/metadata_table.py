@@ -187,7 +187,7 @@ _OPERATION = "UPSERT_PREPPED"
 
 @dataclass(frozen=True, slots=True)
 class ListingCommit:
-    """Contents of a commit's files."""
+    """Log and completed instant of one commit of the metadata table."""
 
     begin: str
     log: bytes
@@ -226,7 +226,7 @@ def _completed(stat: WriteStat, count: int, operation: str, schema: str) -> byte
 
 @dataclass(frozen=True, slots=True)
 class ListingCompaction:
-    """Contents of a compaction's files."""
+    """Base file, plan and completed instant of one compaction of the metadata table."""
 
     begin: str
     base_path: str

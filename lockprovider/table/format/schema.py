@@ -123,7 +123,7 @@ _PLAIN: Mapping[Any, Any] = {
 
 @lru_cache(maxsize=64)
 def to_avro(schema: pa.Schema, name: str) -> str:
-    """Raise `UnsupportedSchema` for a schema that is not canonical."""
+    """Convert an Arrow schema to Avro JSON; raise `UnsupportedSchema` if it is not canonical."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name)
     record = _record(list(schema), f"{safe}_record", f"hoodie.{safe}")
     return json.dumps(record, separators=(",", ":"))

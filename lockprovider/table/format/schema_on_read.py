@@ -1,4 +1,4 @@
-"""Schema-on-read, in which column ids outlive names: JVM Hudi's history of schemas.
+"""JVM Hudi's history of schemas, in which column ids outlive names, and a check for columns that would be misread.
 
 Source: Hudi `SerDeHelper`, `InternalSchemaUtils.searchSchema`, `FileBasedInternalSchemaStorageManager`.
 """

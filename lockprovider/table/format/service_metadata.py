@@ -85,7 +85,7 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Leave out a JVM plan's whole partitions, in which others may write."""
+    """Decode a clean plan, except a JVM plan's whole partitions, in which others may write."""
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
@@ -371,7 +371,7 @@ def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """An empty file is an empty plan."""
+    """Decode a clustering plan; an empty file is an empty plan."""
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from fsspec_cas import AlreadyExists, CasError, check_bytes
 from fsspec_cas.machine import Signal, Worker
@@ -325,7 +325,7 @@ class Lease:
     ) -> None:
         if error is None:
             return self.release()
-        with contextlib.suppress(CasError):
+        with contextlib.suppress(CasError, LockError):
             self.release()
         return None
 
@@ -399,11 +399,12 @@ def until_signal(*numbers: int) -> Iterator[None]:
             came = True
             raise SystemExit(_FIRST_CODE + number)
 
-    before = {number: signal.getsignal(number) for number in numbers or (signal.SIGTERM,)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, stop)
+    before: dict[int, Any] = {}
     try:
+        for number in numbers or (signal.SIGTERM,):
+            handler = before.setdefault(number, signal.getsignal(number))
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, stop)
         yield
     finally:
         for number, handler in before.items():

@@ -172,6 +172,13 @@ def test_until_signal_restores_earlier_handlers(tmp_path: Path) -> None:
     assert "main thread" in str(refused[0])
 
 
+def test_until_signal_restores_handlers_if_one_cannot_be_set() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(OSError, match="Invalid argument"), lockprovider.until_signal(signal.SIGUSR1, signal.SIGKILL):
+        pass
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
 def test_spellings_of_earlier_versions_are_refused_by_name(tmp_path: Path) -> None:
     assert not hasattr(lockprovider, "open_lock")
     with pytest.raises(TypeError, match="timeout_s"):

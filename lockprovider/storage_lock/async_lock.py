@@ -13,7 +13,7 @@ from typing import Any, NoReturn, overload
 
 from fsspec_cas import CasError, Machine, Store, World
 from fsspec_cas.bridge.threads import ForTasks, on_thread, threaded
-from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
+from lockprovider.errors import LeaseLost, LockError, LossReason, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions
 from lockprovider.storage_lock.acquire import ProcessQueue
 from lockprovider.storage_lock.audit_log import AuditLog
@@ -337,7 +337,7 @@ class AsyncLease:
     ) -> None:
         if error is None:
             return await self.release()
-        with contextlib.suppress(CasError):
+        with contextlib.suppress(CasError, LockError):
             await self.release()
         return None
 

@@ -209,8 +209,8 @@ class AuditLog:
         def left_s() -> float:
             return max(_LEAST_S, until_s - self.world.monotonic_s())
 
-        while self._pages and left_s() > _LEAST_S:
-            self._write(self._pages.popleft(), left_s)
+        while left_s() > _LEAST_S and (page := self._next()) is not None:
+            self._write(page, left_s)
         if self._pages:
             _log.warning("the audit of the lock is incomplete: %d files were not written in time", len(self._pages))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fsspec_cas import Store, check_url
+from fsspec_cas import CasError, Store, check_url
 from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
 from lockprovider.hudi_keys import MANAGED_IDENTITY
 from lockprovider.settings import LockSettings, Options, checked, from_config, from_url
@@ -217,7 +217,11 @@ class LockProvider:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            return self.close()
+        with contextlib.suppress(CasError, LockError):
+            self.close()
+        return None
 
 
 def _place(

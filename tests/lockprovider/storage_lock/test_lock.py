@@ -28,6 +28,7 @@ from lockprovider import (
     LeaseLost,
     Lock,
     LockError,
+    LockProvider,
     LockSettings,
     LossReason,
     MalformedRecord,
@@ -225,6 +226,21 @@ def test_acquire_ends_in_time_if_the_store_is_silent_after_its_slow_check(
     with pytest.raises(NotAcquired):
         lock.acquire(timeout=1)
     assert clock.monotonic_s() - began_s <= 11
+
+
+@pytest.mark.parametrize("holder", ["lock", "provider"])
+def test_error_of_a_block_is_not_replaced_by_one_of_its_release(store: Store, holder: str) -> None:
+    lock = Lock(store, settings=SHORT)
+    provider = LockProvider(lock)
+
+    def fail() -> None:
+        with lock if holder == "lock" else provider:
+            assert holder == "lock" or provider.try_lock()
+            store.update(HUDI_LOCK_PATH, lambda _: b"not a lock record")
+            1 / 0  # noqa: B018
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
 
 
 def test_reason_of_a_lost_lease_survives_pickling() -> None:

@@ -55,7 +55,6 @@ class LockSettings:
     poll: float
     check_store: bool
     max_hold: float | None
-    margin_s: float = dataclasses.field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -91,9 +90,13 @@ class LockSettings:
                 "raise hoodie.write.lock.storage.validity.timeout.secs or lower "
                 "hoodie.write.lock.storage.renew.interval.secs"
             )
-        margin_s = min(validity / _MARGIN_SHARE, _MARGIN_MAX_S)
-        for name, value in {**times, "renew": every, "check_store": check_store, "margin_s": margin_s}.items():
+        for name, value in {**times, "renew": every, "check_store": check_store}.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def margin_s(self) -> float:
+        """Seconds before `validUntil` at which a holder treats its lease as lapsed."""
+        return min(self.validity / _MARGIN_SHARE, _MARGIN_MAX_S)
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> LockSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -50,3 +51,8 @@ def test_time_that_is_no_float_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(("validity_s", "margin_s"), [(300, 10), (100, 10), (50, 5), (5, 0.5)])
 def test_margin_is_a_tenth_of_the_validity_and_ten_seconds_at_most(validity_s: float, margin_s: float) -> None:
     assert LockSettings(validity=validity_s, renew=0.1).margin_s == margin_s
+
+
+def test_settings_are_made_again_of_their_fields() -> None:
+    settings = LockSettings(validity=60, max_hold=5)
+    assert LockSettings(**asdict(settings)) == settings

@@ -133,9 +133,9 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload, with `body` if completions carry bytes, and return the answer; abort it unless applied.
+    """Complete the upload, with `body` if completions carry bytes; abort it after any answer but `Applied`.
 
-    A refused beginning is returned. Unavailable: 13 times `NotApplied`.
+    A refused beginning is returned. Raises Unavailable after 13 times `NotApplied`, without an abort.
     """
     if isinstance(opened, ConditionFailed):
         return opened

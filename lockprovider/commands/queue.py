@@ -231,9 +231,10 @@ def _work(arguments: Any) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command with the message as stdin; exit code 75 returns the message, uncounted.
+    """Run the command with the message as stdin; exit code 75 gives the message back, uncounted.
 
-    RuntimeError: it failed. ClaimLost: the claim was lost, and TERM ended the command.
+    Returns after 75, or unacknowledged after 0. RuntimeError: it failed. ClaimLost: TERM ended it, as the claim was
+    lost.
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}

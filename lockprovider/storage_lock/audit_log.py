@@ -124,7 +124,10 @@ class AuditLog:
         self._start()
 
     def _start(self) -> bool:
-        """Start the writing thread if files are queued and it does not run; False if no thread can start."""
+        """Start the writing thread if files are queued and it does not run; False if no thread can start.
+
+        Takes the guard, so its holder must not call it.
+        """
         with self._guard:
             if self._running or not self._pages:
                 return True

@@ -187,9 +187,10 @@ class CommitRequests:
         return posted_s + _EARLY * self._wait_s - now_s
 
     def end_judged(self, log: Log | None, all_pending: Collection[str]) -> None:
-        """End requests that are refused, void, or decided and not in `all_pending`, the paths not known as applied.
+        """End requests that are refused, void (all, if `log` is None), or decided and not in `all_pending`.
 
-        A refusal counts only by applied entries. Deletes refused and void intents in the background.
+        `all_pending`: paths not known as applied; their entries refuse nothing. Deletes refused and void intents in the
+        background.
         """
         for request in self:
             match commit_rules.verdict(log, request.intent, request.decider):

@@ -92,7 +92,8 @@ class AzureBackend(AioBackend):
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Create the blob by Put Block and Put Block List, which checks only committed blobs.
 
-        Returns the second's answer, `NotApplied` if the block failed or was dropped.
+        Returns the second's answer, `NotApplied` if the block failed or was dropped, or either's refusal, with the path
+        as `dialect`.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s

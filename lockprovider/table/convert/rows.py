@@ -71,7 +71,11 @@ def _check_names(names: list[Any]) -> None:
 
 
 def _of_arrow(frame: Any) -> pa.Table:
-    """Read a polars frame or Arrow stream into memory; raise UnsupportedSchema for types pyarrow or tables lack."""
+    """Read a polars frame or Arrow stream into memory.
+
+    Raises UnsupportedSchema for polars' Object and 128-bit integers, and for what pyarrow refuses; other types that
+    tables lack pass.
+    """
     for name, dtype in frame.schema.items() if is_of("polars", frame) else ():
         for inner in _dtypes(dtype):
             if (why := _NO_COLUMN.get(str(inner))) is not None:

@@ -277,7 +277,10 @@ def metafiles(facts: Facts) -> _Found:
 
 
 def buckets(facts: Facts) -> _Found:
-    """Yield findings: foreign bucket rules, unrecorded buckets, unknown or shared ones, and rows in a wrong one."""
+    """Yield findings: JVM bucket rules, bucket names without an index, unknown or shared buckets, misplaced rows.
+
+    Without `facts.config`, only the first.
+    """
     if facts.bucket_rules:
         what = f"a JVM writer stored bucket rules in {BUCKET_RULES} (consistent hashing, or buckets by partition)"
         yield _WRONG, what, "write this table with that JVM writer only; this library does not know such rules"

@@ -139,7 +139,10 @@ def separators(fields: Sequence[str]) -> list[str]:
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Other texts with the same composite key, if a text is a placeholder or has a separator; else empty."""
+    """Return other texts with the same composite key, if a text is a placeholder or has the next field's separator.
+
+    Else empty, though a list that has one may share its key.
+    """
     for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
         if text in _PLACEHOLDERS:
             return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]

@@ -88,9 +88,10 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Roll back `victim`, or finish its rollback, and record it; delete listing, files, pending states and heartbeats.
+    """Roll back the uncompleted `victim`, or finish its rollback, and record it; the caller holds `lease`.
 
-    The caller holds `lease`. `fenced`: publish the plan by it, as `victim`'s writer may live.
+    Deletes metadata table entries, files, markers, pending states, heartbeats. `fenced`: publish the plan by the lease;
+    `victim`'s writer may live.
     """
     files = files_of(table, victim)
     begin = table.current.pending_rollback_of(timeline, victim)

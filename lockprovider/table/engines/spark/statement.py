@@ -295,7 +295,10 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume MERGE's source, a name or a bracketed query, which needs an alias; return its text and alias."""
+    """Consume MERGE's source, a dotted name or a bracketed query; return its text and alias.
+
+    A name's default alias is its last part. A query without alias, or other text, raises InvalidInput.
+    """
     start = reader.at
     if reader.took("("):
         reader.until(")")

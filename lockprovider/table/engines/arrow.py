@@ -115,7 +115,7 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
 def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> WritePlan[Iterable[ChangesByPartition]]:
     """Check rows and split them by partition; missing columns become null. Writes nothing, and keeps repeated keys.
 
-    Of a reader it checks columns, and the write reads the rows in parts; with a bucket index, this call reads all.
+    Of a reader it checks columns, and the write reads rows in parts; with a bucket index, this call reads all.
     """
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()

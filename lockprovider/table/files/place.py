@@ -128,7 +128,7 @@ class FooterNote:
         return cls(base_file.key_range(footer), None if key_filter is None else key_filter.text, ranges_of(footer))
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:
-        """Return False if the file certainly has none of the keys `asked`, which lie from `least` to `greatest`.
+        """Return False if the file certainly has none of the keys `asked`, from `least` to `greatest`.
 
         Without `asked` compares only the range. A damaged filter excludes nothing.
         """
@@ -236,7 +236,7 @@ class FooterNotes:
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return the `paths` whose notes exclude every wanted key; all, if none is wanted, and none without a note.
+        """Return the `paths` whose notes exclude every wanted key (all, if none is wanted); none without a note.
 
         First calls `look_up`. Above 10,000 keys, compares only ranges.
         """
@@ -311,7 +311,7 @@ class FooterNotes:
     def merge(self, store: Store, is_kept: Callable[[str], bool]) -> None:
         """Join the lock folder's objects, if more than two, in a new one, without files that `is_kept` rejects.
 
-        Then deletes all but the last two sources, unless another merge won.
+        Deletes all but the last two sources, unless another merge won.
         """
         notes_by_object = read_notes(store, ())
         names = sorted(notes_by_object)

@@ -56,9 +56,9 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store checkpoint `number` of the present table and its footer notes, then delete an older checkpoint.
+    """Store checkpoint `number` of the present table and its footer notes; delete an older checkpoint.
 
-    May list files. Does nothing if no log covers the present table.
+    May list files. Does nothing if no log covers the table.
     """
     view = _complete_view(table, table.lock.look())
     if view is None:
@@ -75,7 +75,7 @@ def _write_checkpoint(table: TableContext, number: int) -> None:
 def _complete_view(table: TableContext, record: LockRecord | None) -> TableView | None:
     """Table at this lock record with its file slices, listed and cached if absent.
 
-    None if no log covers the record, or during the listing the log ended or files may have gone.
+    None: no log covers the record, or during the listing the log ended or files may have gone.
     """
     view = table.current.view_by_log(record)
     if view is None or view.slices is not None:

@@ -57,7 +57,7 @@ def claim_time(table: TableContext, timeline: Timeline) -> str:
 
 @contextlib.contextmanager
 def claim_with_heartbeat(table: TableContext, timeline: Timeline) -> Iterator[str]:
-    """Reserve an unused begin time and yield it; a thread renews its heartbeat file, deleted when the block ends."""
+    """Reserve an unused begin time and yield it; a thread renews its heartbeat file, deleted at the end."""
     begin = timeline.next_time(table.clock.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
         begin = after(begin)
@@ -114,8 +114,8 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
     """Replace the table's properties by the result of `change`, if it differs; the caller holds the lock.
 
-    Deletes Hadoop's checksum of them. Raises `TableNotFound` without properties, `Refused` if another process just
-    wrote them.
+    Deletes their Hadoop checksum. Raises `TableNotFound` without properties, `Refused` if another process just wrote
+    them.
     """
     table.listed_timeline()  # Refuses another table or version.
     stored = table.store.read_or_none(PROPERTIES)

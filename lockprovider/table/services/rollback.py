@@ -237,7 +237,7 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Acquire the lock, and finish the rollback `planned` if pending; without its plan, delete only its own states."""
+    """Acquire the lock, and finish the rollback `planned` if pending; without its plan, only delete its states."""
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:

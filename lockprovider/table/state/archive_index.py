@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
-_MOST_ROWS = 1_000_000  # per file; JVM Hudi ends a file of the archive at 1 GB
+_MOST_ROWS = 1_000_000  # per file; JVM Hudi ends one at 1 GB
 _LEAST_MOST_BYTES, _MOST_TIMES = 2 << 30, 64  # decoded bytes per file, or a multiple of its size
 _BATCH_ROWS = 16
 
@@ -90,7 +90,7 @@ def last_archived_batches(table: TableKnowledge) -> list[tuple[Instant, dict[str
 
 
 def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline) -> bool:
-    """Read whether the archive has all writes of `before` off the timeline, and no others since; False if corrupt."""
+    """Read whether the archive has all writes of `before` off the timeline, and none since; False if corrupt."""
     try:
         names = {instant.file_name for instant in instants_since(table, before.first_active) if instant.changes_rows}
     except Corrupt:

@@ -1,4 +1,4 @@
-"""Snapshots of past moments, and checks whether a clean, restore or archival has removed a snapshot's files.
+"""Snapshots of past moments, and checks whether a clean, restore or archival removed a snapshot's files.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """

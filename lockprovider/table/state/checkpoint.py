@@ -31,7 +31,7 @@ def checkpoint_path(log: str, number: int) -> str:
 def find(store: Store, log: Log) -> Checkpoint | None:
     """Read the newest valid checkpoint among the last `KEPT` of `log`; else None.
 
-    It is invalid if the log's entries do not reach back to it.
+    It is invalid if `log` does not reach back to it.
     """
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):
@@ -55,7 +55,7 @@ def _of_log(log: str) -> str:
     return f"{CHECKPOINTS}{quote(log, safe='')}/"
 
 
-# Times of completed writes are stored as differences, a fifth of the size of their names.
+# Times of completed writes are differences, a fifth of their names' size.
 _VERSION = 2
 _LEVEL = 1  # most content is random ids
 _DIGITS = 17  # of a time; shorter times are stored by name
@@ -108,7 +108,7 @@ class Checkpoint:
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
     """Begin and completion of completed writes by action, and other instants' file names.
 
-    Pending files of completed instants are dropped.
+    Drops pending files of completed instants.
     """
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:

@@ -55,7 +55,7 @@ class TimelineClock:
     def now_ms(self) -> int:
         """This machine's epoch ms, or the store's if that is over `_DIFFERS_MS` behind.
 
-        While the clocks differ, it logs that once, and asks the store each minute.
+        While they differ, logs that once, and asks the store each minute.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
             self._ask()  # the machine may have slept since the last answer
@@ -80,7 +80,7 @@ class TimelineClock:
 
     @property
     def ahead_ms(self) -> int:
-        """How many ms this machine's clock is ahead of the store's, negative if behind; 0 within `_DIFFERS_MS`."""
+        """How many ms this machine's clock is ahead of the store's (negative: behind); 0 within `_DIFFERS_MS`."""
         by_store = self._store.time_ms
         difference_ms = 0 if by_store is None else self._world.now_ms() - by_store
         return difference_ms if abs(difference_ms) > _DIFFERS_MS else 0
@@ -186,7 +186,7 @@ class TableContext:
         return f"<{type(self).__name__} at {self.url!r}>"
 
     def _repr_html_(self) -> str:
-        """Read properties and timeline; return an HTML table of them, or of the error that the read raised."""
+        """Read properties and timeline; return an HTML table of them, or of the read's error."""
         try:
             config, timeline = self.config(), self.timeline()
         except (CasError, TableError) as error:

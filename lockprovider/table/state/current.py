@@ -166,7 +166,7 @@ class CurrentState:
         return files_below(self._store, TIMELINE, after=after, until=until)
 
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
-        """Raise `TableReplaced` if `listed` has none of the last `_LATE` writes of `before`, the cached timeline.
+        """Raise `TableReplaced` if `listed` has none of the last `_LATE` writes of the cached timeline `before`.
 
         Not if archived, undone or not stored yet: reads record and archive, and lists again.
         """
@@ -253,7 +253,7 @@ class CurrentState:
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """Read the lock record; None if it is missing, or it or its log is damaged."""
+        """Read the lock record; None without one, or if it or its log is damaged."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:
@@ -342,7 +342,7 @@ class CurrentState:
     def refuse_misread(self, timeline: Timeline, snapshot: Snapshot) -> None:
         """Raise `UnsupportedTable` if schema-on-read renamed or dropped a column of a file in `snapshot`.
 
-        Reads commits and, only with schema-on-read, the schema history.
+        Reads commits and, with schema-on-read, the schema history.
         """
         text, oldest = self.internal_schema(timeline), min((slice_.begin for slice_ in snapshot.slices), default="")
         if not text or not oldest:
@@ -366,7 +366,7 @@ class CurrentState:
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
         """Store the schema history again under `begin`; return the entries by which this commit states its schema.
 
-        Without schema-on-read, stores nothing and returns no entries.
+        Without schema-on-read, stores and returns nothing.
         """
         text = self.internal_schema(timeline)
         if not text:

@@ -23,7 +23,7 @@ EventKind = Literal[
     "compaction_scheduled",
     "compaction_unscheduled",
     "compacted",
-    "listing_compacted",  # log files of the metadata table were merged
+    "listing_compacted",  # in the metadata table
     "clustering_scheduled",
     "clustering_unscheduled",
     "clustered",

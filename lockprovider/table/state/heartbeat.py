@@ -1,6 +1,6 @@
-"""Writer heartbeats: a thread renews a small file, to show that its instant is not dead.
+"""Writer heartbeats, files that show that an instant's writer is not dead (SPECIFICATION.md, "Dead writers").
 
-The rules are in SPECIFICATION.md, "Dead writers". Source: Hudi `HoodieHeartbeatClient`.
+Source: Hudi `HoodieHeartbeatClient`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _machine() -> tuple[str, str]:
 class WriterHeartbeat:
     """Heartbeat of one instant: a thread renews its file until `leave` or `stop`.
 
-    Begin it by exactly one of `start`, `resume` or `accompany`.
+    Begin by exactly one of `start`, `resume` or `accompany`.
     """
 
     def __init__(self, store: Store, begin: str, settings: HeartbeatSettings, world: World) -> None:

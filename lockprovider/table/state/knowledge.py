@@ -116,7 +116,7 @@ class TableKnowledge:
         self.completions: Mapping[str, Mapping[str, str]] = {}
 
         self._view: TableView | None = None
-        self.applied = ""  # the last publish found to be stored; all before it are
+        self.applied = ""  # the last publish found stored, like all before
         self.listing = ListingState()
 
         self.properties: CachedProperties | None = None
@@ -127,13 +127,13 @@ class TableKnowledge:
         self.schema: pa.Schema | None = None
         self.key_spellings = KeySpellings()
         self.committed_s: dict[str, float] = {}  # when this handle's commits completed, by the monotonic clock
-        self.late_checked_s: float | None = None  # when late commits were last searched for
+        self.late_checked_s: float | None = None  # when late commits were last sought
         self.dead_checked_s: float | None = None  # when dead writers were
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 
     def view_at(self, log: Log | None) -> TableView | None:
-        """Advance the cached view to the end of the lock's current `log`, caching its commits; return the view.
+        """Advance the cached view to the end of the lock's current `log`, caching its commits; return it.
 
         None if there is no view or `log` does not reach back to it.
         """
@@ -264,7 +264,7 @@ class TableKnowledge:
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
-    """Change `slices` in place: drop the file groups that a completed write ended, add its base and log files.
+    """Change `slices` in place: drop the file groups that a completed write ended, add its files.
 
     Skips change-data logs, and files older than the group's base.
     """

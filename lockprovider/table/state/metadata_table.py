@@ -1,4 +1,4 @@
-"""Read the metadata table: a merge-on-read table of HFiles in `.hoodie/metadata` that lists the files.
+"""Read the metadata table: a merge-on-read table of HFiles in `.hoodie/metadata` that lists files.
 
 Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 """
@@ -90,7 +90,7 @@ def own_timeline(store: Store) -> Timeline:
 
 
 def _of_blocks(blocks: Collection[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
-    """Yield the listing's records of these blocks, given with their paths, except those that a later block took back.
+    """Yield the listing's records of these blocks, given with paths, except those that a later block took back.
 
     Skips empty delete blocks; other kinds than HFile raise `UnsupportedTable`.
     """

@@ -132,7 +132,7 @@ def by_bucket(resolution: Resolution) -> Resolution:
 def _by_unit(resolution: Resolution, unit: Callable[[FileGroup], FileGroup]) -> Resolution:
     """Rule that compares units of file groups, such as partitions, by `resolution`.
 
-    `unit` maps a file group to its unit. The rule's overlap names file groups.
+    `unit` maps a file group to its unit; the overlap names file groups.
     """
 
     def in_units(operation: ConcurrentOperation) -> ConcurrentOperation:

@@ -89,7 +89,7 @@ def removable(
     to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
     """
     paths, earliest = tuple(paths), earliest_retained(policy, timeline, now_ms, written_ms)
-    # A pending write may rewrite the slices that were the latest when it began.
+    # A pending write may rewrite slices that were the latest at its begin.
     since = min([*([earliest.begin] if earliest else []), *timeline.unfinished], default=None)
     taken = {*files_of_no_instant(timeline, paths)}
     for group, slices in _committed(timeline, paths, archived).items():
@@ -272,7 +272,7 @@ def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> Ar
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
-    """Yield a begin time (empty: all) and reason for each fact that holds back instants; only earlier ones may go."""
+    """Yield begin time (empty: all) and reason for each fact that holds back instants; only earlier ones may go."""
     timeline = facts.now
     for begin in timeline.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"

@@ -134,9 +134,9 @@ def _planned(slice_: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
-    """A plan's metrics for Hudi's tools: the logs' number and bytes, and MB to read and write.
+    """A plan's metrics for Hudi's tools: number and bytes of logs, and MB to read and write.
 
-    It is taken to write as much as the base files have.
+    Writes are estimated by the base files' size.
     """
     log_bytes = sum(log.size for log in logs)
     return {

@@ -122,7 +122,7 @@ class Timeline:
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
-        """Test whether the write of a begin time is completed or archived, so that its files are visible."""
+        """Test whether a begin time's write is completed or archived, so that its files are visible."""
         done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
         return lambda begin: begin in done or (begin < first and begin not in unfinished)
 
@@ -237,7 +237,7 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """Return by file name how many ms the completion time is ahead of the store's time."""
+    """Return by file name how many ms the completion time is ahead of the store's."""
     drifts = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)

@@ -1,4 +1,4 @@
-"""Versions and moments, which name states of the table, and the commits and changed rows between two states."""
+"""Versions and moments, which name states of the table, and the commits and changed rows between two."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: L
 
 
 def is_instant(version: object) -> bool:
-    """Return whether this is a time of 17 digits; digits that are no time raise `InvalidInput`."""
+    """Return whether this is a time of 17 digits; other digits raise `InvalidInput` if they are no time."""
     return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 

@@ -251,7 +251,7 @@ def cleaned_groups(
 ) -> frozenset[FileGroup]:
     """File groups of which a clean removed files that the past `snapshot` needs.
 
-    Writes in `later`, since the snapshot, name the base files that they replaced; those in `earlier` name log files.
+    Writes in `later`, since the snapshot, name the base files that they replaced; those in `earlier` name logs.
     """
     slices = {s.group: s for s in snapshot.slices}
     bases = {group: slice_.base for group, slice_ in slices.items()}

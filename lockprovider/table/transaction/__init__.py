@@ -1,6 +1,6 @@
 """Transactions on a table: begin, write, propose, decide, and retry after a conflict.
 
-The life of a commit, in the order of the calls:
+The life of a commit:
 
 1. `transaction.transact` runs a function with a `Transaction`; `lifecycle` has its states.
 2. An engine plans the rows (`engines.arrow.plan_write`) and begins (`start_here`). `lifecycle.start` chooses a begin

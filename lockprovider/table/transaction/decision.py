@@ -141,7 +141,7 @@ def validate(
 ) -> None:
     """Raise if the commit may not follow the table's state `view`; report a conflict to the watcher.
 
-    `basis`: what its writer knew. Reads commits, plans, archive and keys as needed. Raises `Aborted`,
+    `basis`: its writer's knowledge. Reads commits, plans, archive and keys as needed. Raises `Aborted`,
     `UnsupportedTable`, `HistoryGone` or the errors of `decide`.
     """
     _check_alive(table, proposal, basis, heartbeat, view)
@@ -197,7 +197,7 @@ def _others(
 ) -> list[ConcurrentOperation]:
     """Operations to compare: commits by `Basis.compared`, without compactions, and planned clusterings.
 
-    Reads both. Raises `WriteConflict` if a clean removed files of the snapshot before it was listed.
+    Reads both. Raises `WriteConflict` if a clean removed the snapshot's files before it was listed.
     """
     later = [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
     if basis.snapshot is not None:
@@ -235,7 +235,7 @@ def pending_writes(table: TableContext, timeline: Timeline, me: str) -> tuple[Co
 def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> ConcurrentOperation:
     """Read a pending write's inflight file and markers; return it with the file groups that they name.
 
-    Without a content its operation is `UNKNOWN`.
+    Without content its operation is `UNKNOWN`.
     """
     inflight = Instant(begin, timeline.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
     content = _content(table, inflight)
@@ -247,7 +247,7 @@ def _pending_write(table: TableContext, timeline: Timeline, begin: str) -> Concu
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
-    """List and read a write's markers; return the file groups that they announce. May raise `Corrupt`."""
+    """Read a write's markers; return the file groups that they announce. May raise `Corrupt`."""
     markers: list[Marker] = []
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
@@ -363,7 +363,7 @@ class KeyCheck:
     def refuse_known(self, snapshot: Snapshot) -> None:
         """Raise `InvalidRecords` if this insert has a key twice in a partition, or one that the partition has.
 
-        Reads the new files, and the snapshot's files of their partitions.
+        Reads the new files, and the snapshot's in their partitions.
         """
         for partition, files in self._new.items():
             keys = pa.concat_arrays([file.keys for file in files])
@@ -403,7 +403,7 @@ _LARGEST = 1 << 16  # bytes of the header before the data
 
 
 def encode(proposal: Proposal) -> bytes:
-    """Encode a proposal as the body of an intent: a line of JSON, then its data."""
+    """Encode a proposal as an intent's body: a line of JSON, then its data."""
     header = {
         "begin": proposal.begin,
         "action": proposal.action.value,

@@ -75,7 +75,7 @@ class State(Enum):
 
     @property
     def may_be_decided(self) -> bool:
-        """Whether another writer may still commit it: its files stay, and a rollback needs the lock."""
+        """Whether another writer may still commit it; then a rollback needs the lock."""
         return self in (State.RESUMED, State.ASKED)
 
 
@@ -169,7 +169,7 @@ class Started:
             raise
 
     def end(self, table: TableContext, leftovers: Iterable[str]) -> None:
-        """Stop the heartbeat after the commit; delete leftovers and its file in the background.
+        """After the commit, stop the heartbeat; delete leftovers and its file in the background.
 
         If JVM writers were seen, that file stays (see `rollback.remove_ended_beats`).
         """
@@ -255,7 +255,7 @@ def _take(
 
 
 def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
-    """Read the table and, if a check for dead writers is due, record that check and read others' pending instants.
+    """Read the table and, if a check for dead writers is due, others' pending instants; record that check.
 
     If `is_eager`, list it, and record nothing.
     """
@@ -356,7 +356,7 @@ class Committing:
         Else return why not; a refusal raises. It stores a checkpoint in the background if due.
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
-        # The listing of the start is too old by now. Another try looks again: a withdrawn intent has used up its name.
+        # The start's listing is too old. Another try looks again: a withdrawn intent has used up its name.
         view = self._look() if self._txn.is_judged else replace(self._started.view, listed=False)
         self._txn.is_judged = True
         if not view.listed and view.timeline.written_at(begin) is not None:
@@ -431,7 +431,7 @@ class Committing:
         return lease
 
     def _commit_under(self, lease: Lease) -> str | _Undecided:
-        """Judge and publish under this lease, then release it; if published, finish, and return the completion time.
+        """Judge and publish under this lease, and release it; if published, finish, and return the completion time.
 
         Else return why not; a refusal raises.
         """
@@ -488,7 +488,7 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """Read the table, listed if its log is another than at the start, and the commits that are validated.
+        """Read the table, listed if its log has changed since the start, and the commits to validate.
 
         `record`: the held lock's; None: read it.
         """

@@ -104,7 +104,7 @@ class Transaction:
     def resume(cls, table: TableContext, begin: str) -> Transaction:
         """Transaction of another process's pending instant, on the current snapshot; starts its heartbeat.
 
-        A replacecommit replaces all files of the snapshot. Raises `Aborted` if the instant is not pending.
+        A replacecommit replaces the whole snapshot. Raises `Aborted` if the instant is not pending.
         """
         txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
@@ -168,7 +168,6 @@ class Transaction:
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
         done = batch_id.committed_by(self.table.current.batches_newest_first(self.timeline))
-        # A decided commit may never be stored: then `commit` checks under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.current.has(done)):
             raise batch_id.duplicate_error(done)
 
@@ -257,7 +256,7 @@ class Transaction:
         return self.table.knowledge.partitions_at(self.timeline)
 
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
-        """Replace all rows of the snapshot in these partitions by this commit; call it before the begin.
+        """Replace the snapshot's rows in these partitions by this commit; call it before the begin.
 
         Raises `InvalidRecords` after it, or for an `operation` that replaces nothing; `InvalidSettings` if
         non-blocking.
@@ -311,7 +310,7 @@ class Transaction:
     def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
         """Write anchors into the buckets `left_bare` by an overwrite, and return their stats.
 
-        Returns no stats without an overwrite, or if non-blocking writes are impossible.
+        There are none without an overwrite, or if non-blocking writes are impossible.
         """
         if not self._replaced or conflict.lacks_for_non_blocking(self.config):
             return ()
@@ -375,7 +374,7 @@ class Transaction:
                 self.table.lock.unstage(copy)
 
     def _propose(self, stats: tuple[WriteStat, ...]) -> tuple[Proposal, Basis]:
-        """Make the commit to propose; also return what its writer knew, for judging it.
+        """Make the commit to propose; also return its writer's knowledge, to judge it.
 
         With `check_keys` it first checks keys as `_look_for_keys`. With schema-on-read it stores the schema history.
         """

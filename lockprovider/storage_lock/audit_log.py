@@ -69,12 +69,12 @@ class AuditLog:
         _ALL.add(self)
 
     def _begin(self) -> None:
-        """Reset guard, queued files, known switch and thread state, at first and after a fork."""
+        """Reset all but the arguments, at first and after a fork."""
         self._guard = threading.Lock()
         self._idle = Signal()
         self._idle.set()
         self._began_ms, self._running = 0, False
-        self.open_page: _Page | None = None  # of the holder now
+        self.open_page: _Page | None = None
         self._pages: deque[_Page] = deque(maxlen=_PAGES)
         self._wanted = False
         self.off_until_s = -math.inf  # until then the switch counts as off

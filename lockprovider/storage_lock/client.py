@@ -288,15 +288,12 @@ class Client:
 
     @contextlib.contextmanager
     def detailed_errors(self) -> Iterator[None]:
-        """Add the lock's URL, last known holder and next step to a block's `LockError` without URL.
-
-        Sends no request.
-        """
+        """Add the lock's URL, last known holder and next step to a block's `LockError` without URL."""
         try:
             yield
         except LockError as error:
             if not error.url:
-                known = self.known  # read once
+                known = self.known
                 add_details(error, self.where, None if known is None else known.record, self.world.now_ms())
             raise
 

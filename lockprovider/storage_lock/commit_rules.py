@@ -398,10 +398,9 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
 def after_listing(
     record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """After listing intents, choose to write, wait, or step down.
+    """After listing intents, write for a `batch`, newly applied publishes, or once `is_due`, a round later; else wait.
 
-    The leader steps down for a due yield window (`yields`) with nothing pending, or after two empty rounds. `batch`:
-    what a write can decide. `is_due`: the last write is a round ago.
+    The leader steps down for a due yield window (`yields`) with nothing pending, or after two empty rounds.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:

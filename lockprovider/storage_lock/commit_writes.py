@@ -238,8 +238,7 @@ def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection
 class Applying:
     """Applies decided publishes in the log's order, or, if `unordered`, concurrently. What fails stays pending.
 
-    It uses background threads; for a local store, the caller's. `last_applied`: the last publish known to be applied,
-    with all before it.
+    `last_applied`: the last publish known to be applied, with all before it.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:
@@ -262,7 +261,7 @@ class Applying:
         return self._threads > 0
 
     def apply(self, all_pending: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """Start to apply `all_pending` until `until_s` (monotonic), instead of earlier work.
+        """Start to apply `all_pending` on threads until `until_s` (monotonic), instead of earlier work.
 
         Skips what is known as applied; objects of `new` cannot exist yet. A local store's are applied before it
         returns. Errors go to `failed`.

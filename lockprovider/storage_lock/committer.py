@@ -372,11 +372,9 @@ class CommitSteps:
         return next((position for position, pending in enumerate(all_pending) if pending.path.startswith(stems)), None)
 
     def _until_applied_s(self, known: KnownRecord, position: int) -> float:
-        """Read, once due, whether the pending publish at index `position` is applied.
+        """Read, once due, whether the pending publish at `position` is applied; if unordered, also those before it.
 
-        If unordered, also those before it.
-
-        Notes it, and returns the pause in seconds, 0 if so.
+        If so, notes it and returns 0, else the pause in seconds.
         """
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         all_pending = self._writer.all_pending(record)
@@ -462,9 +460,7 @@ class CommitSteps:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: commit_rules.Situation) -> float:
-        """Lead one round, once due: list intents, then sleep and write the record, wait, or step down.
-
-        It lists only if any may be decided.
+        """Lead one round, once due: list intents if useful, then sleep and write the record, wait, or step down.
 
         A refused write also ends the lead. Returns the pause in seconds.
         """

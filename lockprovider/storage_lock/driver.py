@@ -139,8 +139,7 @@ class Driver:
     def feed(self, event: machine.Event) -> Answer:
         """Step the lease machine by an event, send the requests that it asks for, and feed their answers.
 
-        The caller holds `step_guard`, and carries out a returned `Apply`. None: nothing to tell. Request errors are
-        raised.
+        The caller holds `step_guard`, and carries out a returned `Apply`. None: no effect. Request errors are raised.
         """
         while True:
             before = self.state
@@ -261,7 +260,7 @@ class Publisher:
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
         """Return the handle of a publish: small `data` is enclosed, larger is written to a new object in `staged/`.
 
-        Writes nothing at `path`. `unshared`: no other publish will.
+        Writes nothing at `path`. `unshared`: no other publish does.
         """
         data = check_bytes(path, data)
         enclosed = Pending(path, "", digest(data), data, unshared)
@@ -577,7 +576,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether all paths have objects, by one listing a folder, between their names; True for no paths."""
+    """Return whether all paths have objects, by one listing for each folder, between their names; True for no paths."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)

@@ -269,12 +269,9 @@ class Lease:
         self._given_back = True
 
     def abandon(self, why: str) -> None:
-        """Mark the lease as lost, calling its callbacks.
-
-        With its thread dead, it then counts as released, and the next thread is woken.
-        """
+        """Mark the lease as lost, calling its callbacks. With its thread dead, it also counts as released."""
         self._learn(Ended(why, LossReason.LAPSED))
-        if not self.thread.is_alive():  # no thread can release it
+        if not self.thread.is_alive():
             turn, self.turn, self._given_back = self.turn, None, True
             atexit.unregister(self._at_exit)
             self._client.end(turn)

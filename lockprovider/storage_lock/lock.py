@@ -277,7 +277,7 @@ class Lock:
         True
         """
         client = self._of_this_process()
-        with self._looking:  # waits for no acquisition or renewal
+        with self._looking:
             records = filter(None, (self._looked_at.known, client.known, client.committer.known))
             self._looked_at.known = max(records, key=lambda known: known.record.epoch, default=None)
             known = self._looked_at.read(REQUEST_S)

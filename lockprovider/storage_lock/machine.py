@@ -212,7 +212,7 @@ Step = tuple[State, Effect | None]
 def step(me: Me, state: State, event: Event) -> Step:
     """Return the state after `event`, and at most one effect to carry out. Changes nothing.
 
-    A `ValueError` (event misplaced in this state) is a driver's defect.
+    Raises `ValueError` for an event misplaced in this state.
     """
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)

@@ -205,7 +205,7 @@ def _counted(owner: str, before: State, event: Event, after: State, effect: Effe
 
 
 def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
-    """Return the lease whose left validity is reported: after a take the new, after a renewal the old."""
+    """Return the lease whose left validity is reported: after a take the new, after a renewal the old, else None."""
     match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new

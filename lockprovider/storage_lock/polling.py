@@ -28,7 +28,7 @@ class Observation:
     now_ms: int
     monotonic_s: float
     took_s: float  # 0 without a request
-    understood: bool = True  # re-encoding gives the same bytes
+    understood: bool = True
     owner: str = ""
     lost_race: bool = False  # taken after this read
 

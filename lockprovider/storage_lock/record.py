@@ -1,7 +1,5 @@
 """The lock record: one small JSON object, as of Hudi's storage-based lock provider, and the log in it.
 
-See "The record" and "The log" in `lockprovider/SPECIFICATION.md`.
-
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
 
@@ -56,7 +54,7 @@ def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
 class LockRecord:
     """One state of the lock. Times are epoch ms UTC; 0 means none, unknown or long past.
 
-    `lockprovider/SPECIFICATION.md` describes the fields.
+    "The record" in `lockprovider/SPECIFICATION.md` describes the fields.
 
     >>> with lockprovider.lock("memory://docs/lock") as lease:
     ...     record = lease.record

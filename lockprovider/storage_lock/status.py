@@ -289,10 +289,9 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 
 
 def _finish_pending(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
-    """Take the lock from its holder, apply or set aside what is pending, and release it.
+    """Take the lock from its holder, apply or set aside what is pending, and release it; then raise store errors.
 
-    The outcome is Lost if the record had changed, Unknown if another client changed it before the release. Store errors
-    are raised, after the release.
+    The outcome is Lost if the record had changed, Unknown if another client changed it before the release.
     """
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
     driver, publisher = client.driver, client.publisher

@@ -355,7 +355,7 @@ class AsyncStore:
     async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
         """Delete objects of one bucket by their full paths, 1,000 per request if the store can, else singly.
 
-        `timeout` is for each request. `rest` loses deleted batches.
+        `rest` loses deleted batches.
         """
         delete_batch = getattr(self.backend, "delete_batch", None)
         if delete_batch is not None:

@@ -196,9 +196,9 @@ class _Shared:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
-        """Yield a `_Writing` for the block's data and outcome; at its end, even by an error, update the cached state.
+        """Yield a `_Writing` for the block's data and outcome.
 
-        A won write's content is cached; else the cached age is forgotten.
+        At its end, even by an error, cache a won write's content, else forget the cached age.
         """
         with self._guard:
             after, began_s = self._state.events_ended, self._world.monotonic_s()

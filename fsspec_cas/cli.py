@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser with the commands probe, get, put, rm and completion; each sets `run` to its function."""
+    """Build the parser; each command sets `run` to its function."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="fsspec-cas",
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_completion(commands, _parser)
 
     def add(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
-        """Add a command, which `run` performs, with options for storage, timeout and output; return its parser."""
+        """Add a command, which `run` performs, with the common options; return its parser."""
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
         command.add_storage_options(sub)
@@ -119,7 +119,7 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
-    """Read the object once, write it to a file or stdout, and print its version; return DONE.
+    """Read the object, write it to a file or stdout, and print its version; return DONE.
 
     With content on stdout, the version goes to stderr.
     """

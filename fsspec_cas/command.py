@@ -184,7 +184,7 @@ def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dic
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
     """Return a completion script for bash, or for zsh through its bash emulation.
 
-    `words_by_path` is that of `words_of`.
+    `words_by_path`: see `words_of`.
     """
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]

@@ -67,7 +67,7 @@ Sending = Ask[FinishAnswer]
 
 
 class RetryBudget:
-    """Time budget of one call with all its tries."""
+    """Time budget of one call with all its tries; may log one warning."""
 
     def __init__(self, world: World, drive: Drive, path: str, timeout_s: float) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""Backends by fsspec protocol, and opening of URLs."""
+"""Opens URLs, and makes the backend of an fsspec filesystem."""
 
 from __future__ import annotations
 

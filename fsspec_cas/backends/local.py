@@ -149,9 +149,9 @@ _NO_LINK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # EPERM too: we may li
 
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
-    """Link the file to `target`, sync the folder, and return the answer: `ConditionFailed` if `target` exists.
+    """Link the file to `target` and sync the folder; `ConditionFailed` if `target` exists.
 
-    It is `NoAnswer` if only the sync fails. Raises NotSupported without hard links. `temporary` stays.
+    `NoAnswer` if only the sync fails. Raises NotSupported without hard links. `temporary` stays.
     """
     if object_stat(target) is not None:
         return ConditionFailed()

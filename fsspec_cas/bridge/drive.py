@@ -33,7 +33,7 @@ class Drive(Protocol):
 
 
 class Inline:
-    """Runs coroutines that never suspend in the calling thread; `remote`: they wait for a network."""
+    """Runs coroutines that never suspend, in this thread; a `remote` backend's clean-ups on a new thread."""
 
     def __init__(self, world: World, *, remote: bool = False) -> None:
         self._world = world

@@ -212,7 +212,7 @@ class S3Backend(S3Api, AioBackend):
 
 
 def _listing(request: StoreRequest) -> dict[str, Any]:
-    """Return the parameters of ListObjectsV2: bucket, prefix, limit, and the page's token or else the start."""
+    """Return the parameters of ListObjectsV2, with the page's token or else the start."""
     bucket, _, prefix = request.path.partition("/")
     begin: dict[str, Any] = {}
     if request.token:

@@ -85,14 +85,17 @@ def start_here(
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Insert rows into `txn`, once, without checking for existing keys; see `Table.append`. Consumes a reader."""
+    """Insert rows into `txn`, once per transaction, without checking for existing keys; see `Table.append`.
+
+    Consumes a reader.
+    """
     txn = inside(txn)
     txn.operation = "INSERT"
     _insert(txn, _plan_insert(txn, rows))
 
 
 def delete_where(txn: AnyTransaction, where: Where) -> None:
-    """Delete the snapshot's rows for which `where` is true in `txn`, once; reads their keys into memory."""
+    """Delete in `txn`, once per transaction, the snapshot's rows where `where` holds; reads their keys into memory."""
     txn = inside(txn)
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 

@@ -182,6 +182,7 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
 
 
 def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
+    """Read the plan; remove it and raise `WriteConflict` if a write has precedence."""
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
     _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
@@ -221,7 +222,7 @@ def _execute(
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, snapshot: Snapshot, planned: ClusteringPlan) -> None:
-    """Remove and report the plan, and raise `WriteConflict`, if a write has precedence; else do nothing.
+    """Remove and report the plan, and raise `WriteConflict`, if a write has precedence.
 
     Completed writes to the planned slices have it, and pending ones by the settings.
     """

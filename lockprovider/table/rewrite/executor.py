@@ -194,10 +194,10 @@ def complete(
     check: Callable[[Lease, Timeline], None] = lambda *_: None,
     ended: Iterable[FileGroup] = (),
 ) -> str:
-    """Complete a plan under the lock, so that readers see its files; return the completion time.
+    """Complete a plan under the lock; return the completion time.
 
-    `check` raises if a write overtook the plan. `ended`: file groups that the new files replace. Caches footers,
-    deletes markers. Raises `Aborted` if this executor counted as dead.
+    `check` raises if a write overtook the plan. `ended`: file groups that the new files replace. Caches footer notes,
+    may store them in the background; deletes markers. Raises `Aborted` if this executor counted as dead.
     """
     with table.locked() as lease:
         timeline = table.listed_timeline()

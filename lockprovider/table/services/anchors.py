@@ -68,7 +68,7 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 
 
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
-    """Commit an empty base file for each of the buckets `bare`, under `lease`, with a heartbeat; report the commit.
+    """Commit an empty base file for each bucket of `bare`, under `lease`, with a heartbeat; report the commit.
 
     Creates partitions; at last deletes the markers.
     """

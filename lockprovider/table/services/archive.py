@@ -52,7 +52,7 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive the oldest instants by rounds, each under the lock.
+    """Roll back dead writers, then archive the oldest instants by rounds, each under the lock, and report them.
 
     `keep` (None: the settings') says how many writes stay; within it, nothing is done. `dry_run` only returns what
     would be archived. Raises `InvalidSettings` for an invalid `keep`.
@@ -103,7 +103,7 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 
 def _read_facts(table: TableContext) -> ArchivalFacts:
-    """List files, then the timeline, and read what else decides which instants may be archived."""
+    """List files, then the timeline; read what else decides which instants may be archived."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
     timeline = table.listed_timeline()

@@ -94,7 +94,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
     """Store these archive files' rows, each once, in a file of the next level; publish a manifest with it instead.
 
-    The old files stay stored.
+    The old files stay.
     """
     digest, parts = Digest(), []
     for name in batch:
@@ -128,7 +128,7 @@ def _decide(table: TableContext, lease: Lease, history: History, files: Manifest
 
 
 def _point_version(table: TableContext, number: int, version: Version | None) -> None:
-    """Raise `Refused` unless `_version_` has this `version` (None: absent)."""
+    """Write `number` to `_version_`, drop its checksum; `Refused` unless it has this `version` (None: absent)."""
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -164,7 +164,7 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
     """Read manifest `number` and the timeline; return whether `_version_` may point to the manifest.
 
-    It must be readable, add files, name files as in `sizes` (stored), and add only instants on the timeline.
+    It must add files, name files as in `sizes` (stored), and add only instants on the timeline.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))

@@ -78,7 +78,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
     """Store a clean's plan under the lock, with a heartbeat until `alive` closes; return begin time and plan.
 
-    None, storing nothing, if a clean is pending or there is nothing to delete.
+    None, storing nothing, if a clean is pending or nothing is to delete.
     """
     with table.locked() as lease:
         plan, timeline = _plan(table, policy)
@@ -160,7 +160,7 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Store a savepoint of a commit (None: the latest) under the lock; return the commit's begin time and savepoint.
+    """Store a commit's savepoint (None: of the latest) under the lock, report it; return the begin time and savepoint.
 
     Returns an existing one unchanged. First finishes a dead archival. Raises `HistoryGone` if commit or files are gone.
     """

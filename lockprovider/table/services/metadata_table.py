@@ -74,9 +74,10 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions, compact the listing of files, remove old files and instants; return the begin time.
+    """Remove dead compactions, compact the listing of files, report it, remove old files and instants.
 
-    `own`: the metadata table's timeline. None unless it has exactly one slice, and its logs' instants all count.
+    `own`: the metadata table's timeline. Returns the begin time; None unless the table has one slice, whose logs'
+    instants all count.
     """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):

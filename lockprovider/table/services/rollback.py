@@ -194,6 +194,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 
 def _remove_leftovers(table: TableContext) -> None:
+    """Delete silent, not pending instants' markers and heartbeats, dead intents, and ended logs' checkpoints."""
     silent = plans.silent_begins(table)  # First: a write may begin before the timeline is listed.
     for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())

@@ -180,7 +180,7 @@ def snapshot_scan(
 def changed(
     table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
 ) -> list[InputPartition]:
-    """Plan tasks that read commits completed in `(begin, end]`: rows that they wrote, as of the last, or net `changes`.
+    """Plan tasks that read commits completed in `(begin, end]`: rows written, as of the last commit, or net `changes`.
 
     Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. HistoryGone: commits
     after `begin` are gone or, if it is an offset (`streams`), none has its time.

@@ -318,7 +318,7 @@ def _source(reader: _Reader) -> tuple[str, str]:
 def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
     """Parse ON's text, `t.id = s.id and s.city = t.city`, into pairs of target and source column.
 
-    Other conditions, or a key twice, raise InvalidInput with the place of the reader's token `start`.
+    Other conditions, or a key twice, raise InvalidInput with the place of token `start`.
     """
     tree = sqlglot.parse_one(text, dialect=_DIALECT).unnest()
     pairs: dict[str, tuple[str, str]] = {}
@@ -536,7 +536,7 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Write the rows that an UPDATE changes as upserts into the transaction; the view may show it afterwards.
+        """Upsert the rows that an UPDATE changes into the transaction; the view may show it afterwards.
 
         InvalidRecords if it sets key or partition columns.
         """

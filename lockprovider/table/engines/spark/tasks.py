@@ -143,7 +143,7 @@ def merger(writer: GroupWriter, values: Sequence[str | None]) -> Callable[[Batch
     """Make a function that yields each row's change; `values[clause]` names the column of new values, None deletes."""
 
     def run(batches: Batches) -> Batches:
-        """Yield the changes of each batch, clause by clause; rows without a clause yield none."""
+        """Yield each batch's changes, clause by clause; rows without one yield none."""
         for batch in batches:
             for number, name in enumerate(values):
                 selected = batch.filter(pc.equal(batch.column(CLAUSE), number))
@@ -254,7 +254,7 @@ def rewriter(
     """
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        """Write the next file of group `key` (partition, number), or a new group's first; return statistics, if any."""
+        """Write the next file of group `key`, or a new group's first; return statistics, if any."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)

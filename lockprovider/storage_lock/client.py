@@ -439,7 +439,8 @@ class Client:
         """
         lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:
-            lease.renew()  # else a client that takes over applies it again
+            with self.publisher.publish_guard:  # after a publish under way
+                lease.renew()  # else a client that takes over applies it again
             held = self.driver.held()
         if held is not None and held.record.pending_until_ms:
             late_s = HAND_OVER_S / 2 + GRACE_MS / 1000

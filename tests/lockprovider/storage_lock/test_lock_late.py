@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -223,3 +224,35 @@ def test_renewal_spends_at_most_its_interval_on_a_publish_that_is_left(tmp_path:
         assert clock.monotonic_s() - began_s <= SETTINGS.renew
         assert there(store := Store(backend, str(tmp_path))) == {"second"}
         assert record(store).pending is not None  # the next renewal clears it
+
+
+class HeldBack(Noting):
+    """Holds a publish back until its publisher's lock record has been written often, or half a second has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.often = threading.Event(), threading.Event()
+
+    async def put(self, write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith("state1"):
+            self.begun.set()
+            self.often.wait(0.5)
+        answer = await super().put(write, *args, **kwargs)
+        if self.begun.is_set() and self.written.count(RECORD) > 10:
+            self.often.set()
+        return answer
+
+
+def test_waiting_for_late_publishes_writes_seldom_while_a_thread_publishes(tmp_path: Path) -> None:
+    backend = HeldBack()
+    store = Store(backend, str(tmp_path))
+    lock = Lock(store, settings=SETTINGS)
+    with lock.acquire() as lease:
+        publishing = threading.Thread(target=lease.publish, args=("state1", b"1"))
+        publishing.start()
+        assert backend.begun.wait(60)
+        lock.wait_for_late()
+        assert store.read("state1").data == b"1"
+        assert not record(store).all_pending
+        publishing.join(60)
+    assert not backend.often.is_set()

@@ -1,7 +1,7 @@
-"""Decoders of stored bytes within bounds, pure: a hostile object costs bounded memory, and raises one typed error.
+"""Decoders of stored bytes, pure: a hostile object costs bounded memory.
 
-Call them within `undecodable_as`: they raise `Undecodable`, but also `KeyError`, `ValueError` or `zlib.error`. A writer
-calls `check_fits` first.
+Call them within `undecodable_as`, which turns their errors (`Undecodable`, `KeyError`, `ValueError`, `zlib.error`) into
+one kind. A writer calls `check_fits` first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of Hudi's keys: honoured, without effect, or refused.
+"""Hudi's configuration keys: honoured, without effect, or refused.
 
 Source: Hudi 1.3.0-SNAPSHOT, with older names.
 """
@@ -222,7 +222,7 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 def check(config: Mapping[str, object]) -> None:
     """Raise `InvalidSettings` for another lock provider, an Azure credential, or a refused key or value.
 
-    Also for an unknown key below `OWNED`'s prefixes, or one that resembles an honoured key. Empty values pass.
+    Also for names that `_check_name` refuses. Empty values of refused keys pass.
     """
     for key, value in config.items():
         if isinstance(value, int) and abs(value) > LARGEST_NUMBER:

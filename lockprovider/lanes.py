@@ -74,7 +74,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Curve between moments of two lanes, by their numbers."""
+    """Curve between moments of two lanes, given by index."""
 
     lane: int
     at_ms: int

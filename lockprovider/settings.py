@@ -1,4 +1,4 @@
-"""Settings of a lock: from arguments, or, with Hudi's lower bounds, from its keys or a URL's options.
+"""Settings of a lock: from arguments, or, with Hudi's lower bounds, from Hudi's keys or a URL's options.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -191,7 +191,7 @@ def from_config(config: Mapping[str, object]) -> Options:
 def from_url(url: str) -> Options:
     """Split a URL into the part before `?` and lock options; a path without `://` stays whole.
 
-    Raises `InvalidSettings` for an unknown, repeated or invalid one.
+    Raises `InvalidSettings` for an unknown, repeated or invalid option.
     """
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:

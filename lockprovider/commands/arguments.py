@@ -108,7 +108,7 @@ def add_command(
 
 
 def _mix(parser: argparse.ArgumentParser) -> None:
-    """Let options stand before optional arguments, too."""
+    """Let options stand between positional arguments: replaces `parse_known_args`."""
 
     def parse(*words: Any) -> Any:
         del vars(parser)["parse_known_args"]

@@ -1,6 +1,6 @@
 """Run a command, and end it if its lease or term is lost.
 
-It leads its own process group, but on a terminal stays in the terminal's, to read from it.
+The command leads its own process group, but on a terminal stays in the terminal's, to read from it.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class Child:
         self.ended.wait()
 
     def code(self) -> int:
-        """Wait for the end; end the guard."""
+        """Wait for the end, end the guard; return the exit code."""
         self.ended.wait()
         self._tell_guard(b"\n")
         status = self._process.wait()

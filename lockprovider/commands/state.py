@@ -1,4 +1,4 @@
-"""Commands of state files."""
+"""Commands of documents and of Terraform's states."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _put(arguments: Any) -> None:
 def _edit(arguments: Any) -> None:
     """Open the value in an editor under a lease, and write what it saved, even unchanged.
 
-    InvalidInput: the editor failed, or saved no JSON for a JSON value. Errors of `State.edit` pass through.
+    InvalidInput: the editor failed, or saved no JSON for a JSON value.
     """
     editor = _editor(arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:

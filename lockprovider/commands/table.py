@@ -105,8 +105,7 @@ def _add_queries(commands: Commands) -> None:
 def _create(arguments: Any) -> CommandAnswer:
     """Create the table from `--column`s, or the schema of the Parquet file `--like`.
 
-    InvalidInput: a bad column or file, or `--bucket-by` without `--buckets`. Errors of `TableSpec` and `Table.create`
-    pass through.
+    InvalidInput: a bad column or file, or `--bucket-by` without `--buckets`.
     """
     if arguments.bucket_by and arguments.buckets is None:
         raise InvalidInput("--bucket-by needs --buckets N, the number of file groups in each partition")

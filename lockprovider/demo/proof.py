@@ -130,7 +130,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A changed row is in both tuples."""
+    """Differing rows of two tables; a changed row is in both tuples."""
 
     found_rows: int
     expected_rows: int

@@ -251,7 +251,7 @@ def compact(worker: Worker) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process's early end."""
+    """A process's failure."""
 
     role: str
     status: int
@@ -376,7 +376,7 @@ _LEGEND = (
 
 @dataclass(slots=True)
 class Attempt:
-    """A pipeline's instant."""
+    """A process's instant, and its end."""
 
     instant: str
     doing: str

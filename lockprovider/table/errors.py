@@ -112,7 +112,7 @@ class Misfit:
         return cls(path, "", "", f"{path} comes twice; rename one")
 
     def at(self, row: int, value: object) -> Misfit:
-        """The misfit with its row."""
+        """The misfit with its row and value."""
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
@@ -199,7 +199,7 @@ class WrongCheckpoint(TableError):
 
 
 class Aborted(TableError):
-    """This instant can no longer complete: its heartbeat expired, it was rolled back, or the table changed."""
+    """The operation cannot complete: a dead heartbeat, a rollback, a changed table, or another process prevents it."""
 
 
 class PropertiesChanged(Aborted):
@@ -207,7 +207,7 @@ class PropertiesChanged(Aborted):
 
 
 class HistoryGone(TableError):
-    """The table cannot be read at that time: files were cleaned, or it did not exist."""
+    """The requested time or instant never existed, or is gone: cleaned, archived or undone."""
 
     @classmethod
     def with_file(cls, path: str) -> HistoryGone:

@@ -1,4 +1,7 @@
-"""Conversion of rows to a table's columns: a write stores each value unchanged, or raises with its field's path.
+"""Conversion of rows to a table's columns.
+
+`compile_plan` is for writes, which store each value unchanged or raise with its field's path; `read_as` for older
+files.
 
 May import: errors, format and below.
 """

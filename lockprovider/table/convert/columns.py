@@ -1,4 +1,4 @@
-"""Column types, and the rules of their conversion.
+"""Column types, schemas of new and widened tables, and conversion rules.
 
 `WRITE` is for a user's rows (SPECIFICATION.md has its table), `READ` for files older than the widening of a column.
 

@@ -32,7 +32,7 @@ class TooLong(Exception):
 
 
 def kernel_for(value_type: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
-    """Kernel that converts arrays to `column`; it raises WouldChange, unless `rule` is `ROUNDED`, or TooLong.
+    """Kernel that converts arrays to `column`; it raises TooLong and, unless `rule` is `ROUNDED`, WouldChange.
 
     `rule` must not be `REFUSED`.
     """
@@ -121,7 +121,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
 
 
 def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
-    """The cast of pyarrow is one bit off for many decimals (arrow #35942)."""
+    """Convert by text, as pyarrow's cast is one bit off for many decimals (arrow #35942)."""
     floats = values.cast(pa.string()).cast(column)
     return _if_all(pc.equal(_float_to_decimal(floats, values.type), values), floats)
 

@@ -1,4 +1,4 @@
-"""Compiler of conversion plans."""
+"""Conversion plans, compiled from two schemas."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def _encoded(step: Convert) -> Convert:
     """
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert each encoded value once; after a dictionary's misfit, try only used values."""
+        """Convert each encoded value once."""
         if types.is_dictionary(values.type):
             words, places = values.dictionary, values.indices
         elif types.is_run_end_encoded(values.type):
@@ -291,7 +291,7 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
     """Step between maps; a repeated key raises `_ValueMisfit` with `misfit`; without, both stay."""
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert maps; with `misfit`, equal keys raise `_ValueMisfit`."""
+        """Convert an array of maps."""
         # maps as lists of structs, without a copy
         inner, buffers = values.values, values.buffers()[:2]
         entries = pa.Array.from_buffers(
@@ -358,7 +358,7 @@ class Plan:
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
         """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; `_same` leaves it unchanged.
 
-        Raises DoesNotFit (with `READ` Corrupt) for the first misfit, InvalidRecords for a too long value.
+        Raises as `__call__`.
         """
         if step is _same:
             return column

@@ -474,5 +474,5 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
 
 
 def diagnose(table: TableContext, *, keys: bool = False) -> TableReport:
-    """Gather and check facts."""
+    """Read a table's facts, and check them."""
     return examine(gather(table, keys=keys))

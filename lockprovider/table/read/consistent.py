@@ -143,7 +143,7 @@ def plan(
     read_optimized: bool = False,
     config: TableConfig | None = None,
 ) -> ScanPlan:
-    """See `plan_scan`; reads the properties unless `config` is given."""
+    """Plan a scan as `plan_scan`; reads the schema and, without `config`, the properties."""
     schema = table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
@@ -193,7 +193,7 @@ def commits(table: TableContext) -> CommitHistory:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """Touched file groups of a partition. Picklable."""
+    """Scans of a partition's touched file groups, before and after. Picklable."""
 
     before: ScanPlan
     after: ScanPlan

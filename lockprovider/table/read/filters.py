@@ -107,7 +107,7 @@ class OneOf:
         return self._array
 
     def bounds(self) -> tuple[Any, Any]:
-        """Expressions true of all rows answered true, and false."""
+        """Expressions that hold for each row whose mask is true, and false; or None."""
         within, without = self._within(), None
         if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
             without = pc.field(self.column) != self.array[0]
@@ -228,7 +228,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
 
 
 def _bounds_of(question: Question) -> tuple[Any, Any]:
-    """Expressions that hold for each row answered true, and false; None where statistics cannot tell."""
+    """Expressions that hold for each row whose mask is true, and false; None where statistics cannot tell."""
     bounds: tuple[Any, Any] = (None, None)
     match question:
         case IsNull(column):

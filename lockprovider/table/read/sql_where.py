@@ -79,7 +79,7 @@ class _Parser:
         self._step()
 
     def parsed(self) -> Filter:
-        """Parse the whole text to a filter; raise InvalidInput, with the position, at a wrong or missing token."""
+        """Parse the whole text to a filter, or raise InvalidInput with the position."""
         steps: list[FilterStep] = []
         groups = [_Group(0)]
         while True:
@@ -214,7 +214,7 @@ class _Parser:
             raise InvalidInput(f"filter {self._position(token.at)}: {error}; {name!r} is {kind}") from error
 
     def _step(self) -> None:
-        """Read the next token into `_token`, and move `_end` behind it; raise InvalidInput if there is none."""
+        """Read the next token into `_token`, and move `_end` behind it, or raise InvalidInput."""
         match = _TOKEN.match(self._text, self._end)
         if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]

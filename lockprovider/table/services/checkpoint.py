@@ -25,12 +25,12 @@ _DAY_MS = 86_400_000
 
 
 def store_notes(table: TableContext, begin: str, paths: Sequence[str]) -> None:
-    """Store the footer notes of these files in the background, ignoring errors."""
+    """Store these files' footer notes in the background, ignoring errors."""
     table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
 
 
 def store_checkpoint(table: TableContext, position: int) -> None:
-    """Store the checkpoint of this log position in the background, ignoring errors."""
+    """Store this log position's checkpoint in the background, ignoring errors."""
     table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
 

@@ -50,7 +50,7 @@ _HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # By it JVM readers would r
 def claim_time(table: TableContext, timeline: Timeline) -> str:
     """Reserve an unused begin time by creating its heartbeat file; `timeline` must be listed under the lock."""
     begin = timeline.next_time(table.clock.now_ms())
-    while claim(table.store, begin) is None:  # A writer took this time, without the lock.
+    while claim(table.store, begin) is None:  # A writer took it without the lock.
         begin = after(begin)
     return begin
 

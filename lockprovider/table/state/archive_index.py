@@ -100,7 +100,7 @@ def has_all_archived(table: TableKnowledge, before: Timeline, timeline: Timeline
 
 
 def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
-    """Read the archive's instants that began at `begin` or later."""
+    """Read the archive's instants begun at `begin` or later."""
     spans = ((name, size, lsm.parse_file(name)) for name, size in read_history(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     instants = (parse_instant(file_name) for name, size in late for file_name in names_in(table, name, size))

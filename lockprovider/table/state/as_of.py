@@ -127,5 +127,5 @@ def may_lack_files(table: TableContext, timeline: Timeline) -> bool:
 
 
 def misses_file(error: Exception) -> bool:
-    """Whether the error, or an engine's text in it, reports a missing table file."""
+    """Whether the error, or an engine's text in it, reports a missing file."""
     return isinstance(error, _GONE) or _SAID.search(str(error)) is not None

@@ -35,7 +35,7 @@ _LOG = logging.getLogger("lockprovider.table")
 _LOOKS_FOR_DEAD = 2  # per heartbeat interval
 _COMPARED = 4  # files whose keys are compared
 _ROWS, _BYTES = 1024, 1 << 20  # searched for a row without null times
-_DIFFERS_MS = 1500  # the lock's grace and a second, since HTTP gives the store's clock in seconds
+_DIFFERS_MS = 1500  # the lock's grace and a second: HTTP clocks have seconds
 _BELIEVED_S = 60.0
 _warned_stores: set[object] = set()
 
@@ -254,7 +254,7 @@ class TableContext:
         return self.current.metadata_of(instant)
 
     def data_files(self) -> list[Entry]:
-        """List all files of the table except Hudi's metadata."""
+        """List all files except Hudi's metadata."""
         return self.current.data_files()
 
     def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
@@ -302,7 +302,7 @@ class TableContext:
             yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
-        """Return as `CurrentState.now`."""
+        """As `CurrentState.now`."""
         return self.current.now(record, listed=listed)
 
     def begin_dead_check_if_due(self) -> bool:

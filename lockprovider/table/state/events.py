@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, TextIO
 
 EventKind = Literal[
-    "begin",  # an instant was taken, data files may be written
+    "begin",  # data files may be written
     "written",  # all files are stored, not yet visible
     "lock_wait",
     "lock_held",
     "committed",  # the completed instant is on the timeline
-    "conflict",  # another operation came first, or its snapshot is gone; it will be rolled back
+    "conflict",  # another operation came first, or its snapshot is gone
     "rolled_back",  # an own or a dead writer's instant, with its files
     "lock_released",
     "cleaned",

@@ -195,7 +195,7 @@ class WriterHeartbeat:
             self._once()
 
     def _once(self) -> None:
-        """Renew the heartbeat file by a conditional write, after a HEAD request if its version is unknown.
+        """Renew the heartbeat file conditionally, after a HEAD request if its version is unknown.
 
         If the file is gone, mark it removed; if overwritten, forget the version. Ignores store errors.
         """

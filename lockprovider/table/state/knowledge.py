@@ -126,7 +126,7 @@ class TableKnowledge:
         self.latest = Timeline()
         self.schema: pa.Schema | None = None
         self.key_spellings = KeySpellings()
-        self.committed_s: dict[str, float] = {}  # when this handle's commits completed, by the monotonic clock
+        self.committed_s: dict[str, float] = {}  # when this handle's commits completed, monotonic
         self.late_checked_s: float | None = None  # when late commits were last sought
         self.dead_checked_s: float | None = None  # when dead writers were
         self._beats: dict[str, tuple[Version | None, float]] = {}

@@ -1,4 +1,4 @@
-"""The rules by which a commit is refused: conflicts with other writes, fences, and repeated batches of streams.
+"""Rules that refuse a commit: conflicts with other writes, fences, and repeated batches of streams.
 
 A *blind write* adds a log file per bucket and reads no rows; readers merge logs by the ordering value. A bucket without
 a visible file group is *bare*. An *anchor* is an empty base file that gives it one: without it JVM readers see no log
@@ -114,7 +114,7 @@ def prefer_writer(operation: ConcurrentOperation, concurrent: Sequence[Concurren
 
 
 def by_partition(operation: ConcurrentOperation, concurrent: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Return as `by_file_group`, by partitions."""
+    """As `by_file_group`, by partitions."""
     return _by_unit(by_file_group, lambda group: (group[0], ""))(operation, concurrent)
 
 

@@ -1,6 +1,6 @@
 """The files that a clean may remove, and the instants that an archiver may remove from the timeline.
 
-The rules are in SPECIFICATION.md, "Clean" and "Archive". Restores and savepoints are never archived.
+Rules: SPECIFICATION.md, "Clean" and "Archive". Restores and savepoints are never archived.
 
 Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`, `TimelineArchiverV2`, `ArchivalUtils`,
 `ClusteringUtils.getEarliestInstantToRetainForClustering`.

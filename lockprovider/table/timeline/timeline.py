@@ -284,7 +284,7 @@ class Decisions:
 def visible_part(listed: Timeline, before: Decisions, later: Decisions | None = None) -> Timeline | None:
     """`listed` for readers: up to the first decided commit that is not stored yet.
 
-    `before`: the lock record, read before the listing; `later`: read again after it. The rules are in SPECIFICATION.md,
+    `before`: the lock record, read before the listing; `later`: read again after it. Rules: SPECIFICATION.md,
     "Reading", order.
 
     None: without `later`, read the record again and pass it; with `later`, the log has ended: start again.

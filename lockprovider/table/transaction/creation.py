@@ -66,10 +66,7 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Read the properties; raise `TableExists` if they differ from `config` in what must agree.
-
-    This is keys, partitions and their paths' form, ordering, type and index.
-    """
+    """Read the properties; raise `TableExists` if keys, partitions or their form, ordering, type or index differ."""
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
     names += ["hive_style", "url_encode"] if config.partition_fields else []

@@ -195,9 +195,9 @@ def _check_snapshot(table: TableContext, begin: str, before: Timeline, timeline:
 def _others(
     table: TableContext, proposal: Proposal, basis: Basis, timeline: Timeline, done: Sequence[Instant]
 ) -> list[ConcurrentOperation]:
-    """Operations to compare: commits by `Basis.compared`, without compactions, and planned clusterings.
+    """Operations to compare: commits by `Basis.compared`, without compactions, and planned clusterings; reads both.
 
-    Reads both. Raises `WriteConflict` if a clean removed the snapshot's files before it was listed.
+    Raises `WriteConflict` if a clean removed the snapshot's files before it was listed.
     """
     later = [(i, table.metadata_of(i)) for i in basis.compared(proposal, done)]
     if basis.snapshot is not None:
@@ -383,7 +383,7 @@ class KeyCheck:
                     )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Read keys; for each pair of a new file and one in `stats` with inserts, yield the keys in both, if any."""
+        """Read keys; yield those in both, if any, for each pair of a new file and one in `stats` with inserts."""
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:

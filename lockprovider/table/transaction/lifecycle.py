@@ -189,7 +189,7 @@ class Started:
                 own_files = files if self.heartbeat.alive else None
                 if own_files is None or not rollback.roll_back_own(table, self.begin, own_files):
                     rollback.roll_back(table, self.begin, own=True)
-        finally:  # last, or others would take this writer for dead and roll back, too
+        finally:  # last, or others would roll back, too
             with contextlib.suppress(CasError):
                 self.heartbeat.stop()
 
@@ -320,7 +320,7 @@ class Committing:
         goes on, `PublishUnknown` if a try may yet be decided, or the errors of `validate`.
         """
         proposal, table = self._proposal, self._table
-        carries = bool(table.settings.carried_keys)  # only a holder of the lock knows them
+        carries = bool(table.settings.carried_keys)  # a lock holder reads them
         alone = bool(self._staged.staged) or self._listing is not None or carries
         unknown, others_can_judge = None, bool(proposal.rule) and not alone
         for tried in range(_TRIES):
@@ -401,7 +401,7 @@ class Committing:
         return completion
 
     def _finish(self, completion: str, posted: str = "") -> str:
-        """End transaction and heartbeat; remove markers, staged copies and the `posted` intent in the background."""
+        """End transaction and heartbeat; remove markers, staged copies and `posted` intent in the background."""
         txn = self._txn
         txn.enter(Step.END)
         self._started.end(self._table, filter(None, [*txn.markers, posted, *(copy.staged for copy in txn.staged)]))
@@ -470,7 +470,7 @@ class Committing:
         name = proposal.completed(completion).file_name
         data = self._with_carried_keys(timeline)
         staged = self._staged if data is proposal.data else self._stage(data)
-        # `new`: no other writer has this begin time, and the completion time exceeds all listed ones.
+        # `new`: only this writer has the begin time, and the completion time exceeds all listed ones.
         lease.publish(replace(staged, path=f"{TIMELINE}/{name}", first=first), data, new=True)
         return self._note(name, data)
 

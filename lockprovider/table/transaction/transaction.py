@@ -47,7 +47,7 @@ class CommitResult:
     """The outcome of a committed transaction.
 
     `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
-    count rows; `file_groups` are those written or replaced. `attempts` counts the tries, `conflicts` those that lost.
+    count rows; `file_groups` are those written or replaced. `attempts` counts tries, `conflicts` those that lost.
     `lock_wait_s`: how long the last try waited for the table lock, in seconds.
 
     >>> rows = pa.table({"id": [1]})
@@ -413,7 +413,7 @@ class Transaction:
                 "check_keys needs a copy-on-write table: merge-on-read has keys in log files, too; upsert instead"
             )
         if self.config.bucket_index is None:
-            keys = KeyCheck(self.table, self.begin, stats)  # before others have to wait for it
+            keys = KeyCheck(self.table, self.begin, stats)  # before others wait for it
             if self.operation == "INSERT":
                 keys.refuse_known(self.snapshot)
             keys.refuse_shared(conflict.completed_since(self.timeline, self.table.listed_timeline()))
@@ -524,8 +524,8 @@ def transact(
     """Call `fn` with a transaction, wrapped by `face`, and commit it; after a conflict repeat in a new one.
 
     A removed file counts as a conflict. Each failed try is rolled back. Reports and pauses before each of up to
-    `retries` more tries. If the properties changed before the begin, repeats up to `_RESTARTS` times more, but with
-    `face` and no retries it raises.
+    `retries` more tries. If the properties changed before the begin, repeats up to `_RESTARTS` times more; with `face`
+    and no retries, raises.
     """
     _check_call(table, fn, extra)
     retries, conflicts, restarts = check_whole(retries, "retries"), 0, 0

@@ -288,6 +288,8 @@ def _in_python(value: pa.Scalar) -> Any:
         match value:
             case pa.StructScalar():
                 return {name: _in_python(item) for name, item in value.items()}
+            case pa.MapScalar() if value.values is not None:
+                return [tuple(map(_in_python, pair.values())) for pair in value.values]
             case pa.ListScalar() if value.values is not None:
                 return [_in_python(item) for item in value.values]
             case _:

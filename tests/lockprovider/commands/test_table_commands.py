@@ -457,10 +457,13 @@ def test_rows_that_json_has_no_words_for_are_json_all_the_same(tmp_path: Path, r
 
 def test_time_of_a_year_that_python_lacks_is_read_as_text(tmp_path: Path, run: Any) -> None:
     time = pa.array([4 * 10**17, 0]).cast(pa.timestamp("us"))
-    rows = pa.table({"id": [1, 2], "at": time, "times": pa.array([[4 * 10**17], []]).cast(pa.list_(time.type))})
+    times = pa.array([[4 * 10**17], []]).cast(pa.list_(time.type))
+    named = pa.MapArray.from_arrays([0, 1, 2], ["late", "early"], time)
+    rows = pa.table({"id": [1, 2], "at": time, "times": times, "named": named})
     Table.create(str(tmp_path / "t"), TableSpec("t", rows.schema, "id"), settings=SETTINGS).append(rows)
-    shown = run("read", tmp_path / "t", "--json", "--columns", "at,times").said
+    shown = run("read", tmp_path / "t", "--json", "--columns", "at,times,named").said
+    late, early = "14645-06-30 15:06:40.000000", "1970-01-01 00:00:00"
     assert shown == [
-        {"at": "14645-06-30 15:06:40.000000", "times": ["14645-06-30 15:06:40.000000"]},
-        {"at": "1970-01-01 00:00:00", "times": []},
+        {"at": late, "times": [late], "named": [["late", late]]},
+        {"at": early, "times": [], "named": [["early", early]]},
     ]

@@ -570,6 +570,9 @@ class Table(TableContext):
         Also removes clusterings that a dead process was to run itself, old heartbeats with their markers, dead writers'
         intents, and checkpoints of ended logs. Other scheduled services stay.
 
+        Raises:
+            Aborted: at the end, for a JVM process' dead rollback of a completed commit, which stays.
+
         >>> table.sweep()  # no writer has died
         ()
         """

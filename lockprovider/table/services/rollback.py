@@ -129,8 +129,11 @@ def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
 
 
 def recover_dead(table: TableContext, timeline: Timeline, me: str) -> None:
-    """Roll back or finish dead writers' pending instants (EAGER: all), except `me`; ignores lock and store errors."""
-    with contextlib.suppress(CasError, LockError):
+    """Roll back or finish dead writers' pending instants (EAGER: all), except `me`.
+
+    Ignores errors of lock and store, and rollbacks of completed commits.
+    """
+    with contextlib.suppress(CasError, LockError, Aborted):
         _recover(table, timeline, {me}, eager=table.settings.is_eager)
 
 
@@ -168,13 +171,17 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back or finish dead writers' instants, and return their begin times; remove leftovers."""
+    """Roll back or finish dead writers' instants, and return their begin times; remove leftovers.
+
+    Last raises `Aborted` if a dead rollback would undo a completed commit.
+    """
     timeline = table.listed_timeline()
     # Its heartbeat shows the store's time, and so the age of the others.
     with plans.claim_with_heartbeat(table, timeline):
-        done = _recover(table, timeline, set(), eager=False)
-        _remove_leftovers(table)
-    return done
+        try:
+            return _recover(table, timeline, set(), eager=False)
+        finally:
+            _remove_leftovers(table)
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
@@ -207,6 +214,7 @@ def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager
     """Roll back dead writers, finish dead rollbacks and restores, remove dead processes' clusterings; except `spared`.
 
     Takes the lock for each. `eager`: live ones count as dead, except clusterings. Returns begin times, oldest first.
+    Raises `Aborted` at the end if a rollback would undo a completed commit.
     """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
@@ -214,15 +222,21 @@ def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager
     if dead and not eager:  # One that completed since has no heartbeat.
         dead = tuple(sorted({*dead} & _suspects(table.listed_timeline(), spared)))
     dead = tuple(begin for begin in dead if begin not in clusterings or _is_owned(table, begin))
+    refused: list[Aborted] = []
     for begin in dead:
         if begin in clusterings:
             take_back_dead_clustering(table, begin)
         elif begin in restores:
             finish_restore(table, begin)
         elif begin in timeline.pending_rollbacks:
-            _finish_rollback(table, begin)
+            try:
+                _finish_rollback(table, begin)
+            except Aborted as error:
+                refused.append(error)
         else:
             roll_back(table, begin, only_if_dead=not eager)
+    if refused:
+        raise refused[0]
     return dead
 
 
@@ -238,17 +252,25 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
 
 
 def _finish_rollback(table: TableContext, planned: str) -> None:
-    """Acquire the lock, and finish the rollback `planned` if pending; without its plan, only delete its states."""
+    """Acquire the lock, and finish the rollback `planned` if pending; without its plan, only delete its states.
+
+    Raises `Aborted`, changing nothing, if its target is completed or archived.
+    """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
             return
         victim = table.current.victim_of(planned).begin
-        if victim:
-            execute_rollback(table, lease, timeline, victim, fenced=True)
-        else:
+        if not victim:
             rest = [i for i in timeline.begun_at(planned) if i.action is Action.ROLLBACK]
             table.store.delete_all([f"{TIMELINE}/{i.file_name}" for i in rest])
+        elif timeline.written_at(victim) is not None or archive_index.completions(table.knowledge, [victim]):
+            raise Aborted(
+                f"the dead rollback {planned} would undo {victim}, which is completed: let JVM Hudi finish it, or "
+                f"delete {TIMELINE}/{planned}.rollback.* to keep the commit"
+            )
+        else:
+            execute_rollback(table, lease, timeline, victim, fenced=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, rows, 
 
 from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Aborted, HeartbeatSettings, Table
+from lockprovider.table import Aborted, HeartbeatSettings, KeepActive, KeepCommits, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import TIMELINE, Action, format_ms, heartbeat_path, to_ms
 from lockprovider.table.format.service_metadata import Victim, encode_rollback_plan
@@ -87,6 +87,37 @@ def test_sweep_removes_a_dead_rollback_whose_plan_is_lost(tmp_path: Path) -> Non
         impatient.sweep()
     assert impatient.timeline().pending_rollbacks == impatient.timeline().pending_writes == ()
     assert content(impatient) == by_hudi_rs(str(tmp_path)) == set()
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_sweep_refuses_a_dead_rollback_of_a_completed_commit(tmp_path: Path, *, archived: bool) -> None:
+    """As a JVM process plans it for `commit rollback`, which dies before it takes the completed state back."""
+    table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    for key in range(5):
+        upsert(table, (key, "a", key))
+    victim = table.timeline().writes[0 if archived else -1].begin
+    if archived:
+        table.clean(KeepCommits(1))
+        Table.open(str(tmp_path), settings=replace(SETTINGS, retention=KeepCommits(1))).archive(KeepActive(1, 2))
+        assert table.timeline().written_at(victim) is None
+    dead = Transaction(table)
+    dead.leave()
+    planned = plan_as_they_do(table, victim)
+    impatient = Table.open(
+        str(tmp_path), settings=replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
+    )
+    refused = ""
+    for _ in range(500):
+        try:
+            impatient.sweep()
+        except Aborted as error:
+            refused = str(error)
+        if refused and not impatient.timeline().pending_writes:
+            break
+    assert f"rollback {planned} would undo {victim}, which is completed" in refused
+    upsert(table, (5, "a", 5))
+    assert table.timeline().pending_rollbacks == (planned,)
+    assert content(table) == by_hudi_rs(str(tmp_path)) == {(key, "a", key) for key in range(6)}
 
 
 def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None:

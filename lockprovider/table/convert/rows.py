@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
 from fsspec_cas.arguments import shown
@@ -117,7 +119,12 @@ def _may_be_maps(series: Any) -> bool:
 
 
 def _is_null(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _NULLS  # noqa: PLR0124
+    match value:
+        case float() | np.floating() | np.datetime64() | np.timedelta64():
+            return bool(value != value)  # noqa: PLR0124 - NaN and NaT
+        case Decimal():
+            return value.is_nan()
+    return value is None or type(value).__name__ in _NULLS
 
 
 _NULLS = ("NAType", "NaTType")
@@ -174,8 +181,28 @@ def _of_objects(values: Sequence[Any], column_type: pa.DataType) -> pa.Array:
 
 def _inferred(values: Any) -> Any:
     array = pa.array(values, from_pandas=True)
+    if _has_nan(array):  # pyarrow takes NumPy's scalars of other widths than Python's float for values
+        array = pa.array(map(_with_nulls, values), array.type, from_pandas=True)
     _check_times(values, array.type.value_type if types.is_dictionary(array.type) else array.type)
     return array
+
+
+def _has_nan(array: Any) -> bool:
+    kind = array.type
+    if types.is_struct(kind):
+        return any(_has_nan(pc.struct_field(array, index)) for index in range(kind.num_fields))
+    if types.is_list(kind):
+        return _has_nan(pc.list_flatten(array))
+    return types.is_floating(kind) and bool(pc.any(pc.is_nan(array)).as_py())
+
+
+def _with_nulls(value: Any) -> Any:
+    """Replace what `_is_null`, at any depth of lists and dicts, by None."""
+    if isinstance(value, dict):
+        return {name: _with_nulls(inner) for name, inner in value.items()}
+    if isinstance(value, _LISTS):
+        return list(map(_with_nulls, value))
+    return None if _is_null(value) else value
 
 
 def _check_times(values: Iterable[Any], kind: pa.DataType) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,11 @@ def converted(column: str, *values: Any) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("null", [None, pd.NaT, pd.NA, float("nan")], ids=repr)
+NANS = [float("nan"), np.float64("nan"), np.float32("nan"), np.float16("nan"), np.longdouble("nan")]
+NULLS = [None, pd.NaT, pd.NA, *NANS, Decimal("NaN"), np.datetime64("NaT"), np.timedelta64("NaT", "s")]
+
+
+@pytest.mark.parametrize("null", NULLS, ids=repr)
 @pytest.mark.parametrize(
     ("column", "value", "stored"),
     [
@@ -46,6 +51,13 @@ def converted(column: str, *values: Any) -> list[Any]:
 )
 def test_map_of_pandas_is_stored_beside_a_null(column: str, value: Any, stored: Any, null: Any) -> None:
     assert converted(column, value, null, value) == [stored, None, stored]
+
+
+@pytest.mark.parametrize("nan", NANS, ids=repr)
+def test_nan_in_object_column_becomes_null_at_any_depth(nan: Any) -> None:
+    assert converted("x", 1.5, nan) == [1.5, None]
+    assert converted("x", [1.5, nan]) == converted("x", np.array([1.5, nan], object)) == [[1.5, None]]
+    assert converted("x", {"k": [{"n": nan}, {"n": 1.5}]}) == [{"k": [{"n": None}, {"n": 1.5}]}]
 
 
 def test_maps_in_lists_that_pandas_read_from_arrow_are_stored_again() -> None:

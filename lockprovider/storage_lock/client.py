@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("lockprovider")
 _LONGEST = 60
 _RETRY_S = 1.0
-_LOOKS = 2  # per interval
+_LOOKS = 2  # an interval
 _BEATS, _PARKED = "lease-heartbeat", "parked-heartbeat"
 
 
@@ -260,7 +260,7 @@ class Client:
             audit.begin_if_forked()
         self.driver = Driver(self.me, self._file, self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self.driver)
-        threads = self.queue.fifo  # the queue must be collected with its clients
+        threads = self.queue.fifo  # the queue must be collected
         self.committer = Committer(
             store,
             self.records,

@@ -320,7 +320,7 @@ def _holder_fields(holder: Holder) -> dict[str, Any]:
 _LEVEL = 3  # 10 % larger than 6, in half the time
 _PACKED = 16384  # bytes; each waiting client reads them
 MOST_ENTRIES = 128
-_FIRSTS = 16  # last entries, which may be pending
+_FIRSTS = 16  # may be pending
 LARGEST_ENTRY = 32768  # bytes
 REMOVE = "if no writer is running, remove the object by hand"
 _LONGEST_NAMES = 1 << 20  # bytes

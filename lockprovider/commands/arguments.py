@@ -7,7 +7,7 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,10 +110,14 @@ def add_command(
 def _mix(parser: argparse.ArgumentParser) -> None:
     """Let options stand between positional arguments: replaces `parse_known_args`."""
 
-    def parse(*words: Any) -> Any:
+    def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> Any:
         del vars(parser)["parse_known_args"]
         try:
-            return parser.parse_known_intermixed_args(*words)
+            if "--" in words:  # mixed, one before all positional arguments would be lost
+                known, unknown = parser.parse_known_args(words, namespace)
+                if not unknown:
+                    return known, unknown
+            return parser.parse_known_intermixed_args(words, namespace)
         finally:
             vars(parser)["parse_known_args"] = parse
 

@@ -59,6 +59,14 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert [json.loads(line)["body"] for line in lines] == ["b", "1e400", "[NaN]"]
 
 
+def test_words_after_two_dashes_are_no_options(url) -> None:
+    queue("create", url)
+    for words in (("--", url, "--json"), ("--", url, "--help", "--json"), (url, "--priority", 0, "--", "--json")):
+        assert queue("put", *words).stdout.startswith("put: ")
+    lines = queue("peek", "--json", "--", url).stdout.splitlines()
+    assert [json.loads(line)["body"] for line in lines] == ["--json", "--help", "--json", "--json"]
+
+
 def test_exit_codes_give_back_bury_and_redrive_messages(url) -> None:
     queue("create", url, "--max-attempts", 1)
     queue("put", url, "a")

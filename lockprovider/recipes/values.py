@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from bisect import bisect_right
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.arguments import LARGEST_NUMBER, check_text
+from fsspec_cas.arguments import LARGEST_NUMBER, check_function, check_text
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject, SequenceGap
 from lockprovider.words import storable
@@ -49,6 +50,17 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
     if storable(text) != text:
         raise InvalidInput(f"{argument}={text!r} cannot be stored as UTF-8: give other text")
     return text
+
+
+def check_call(value: Any, name: str, purpose: str, *, awaited: bool = False) -> Callable[..., Any]:
+    """Return the function; it must be an `async` one if `awaited`, else a plain one, or InvalidInput names it."""
+    call = check_function(value, name, purpose)
+    is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+    if is_async and not awaited:
+        raise InvalidInput(f"{name}={call!r} is async, and is not awaited here: give a plain function {purpose}")
+    if awaited and not is_async:
+        raise InvalidInput(f"{name}={call!r} is not async, and is awaited here: give an `async def` {purpose}")
+    return call
 
 
 def check_producer(value: Any, argument: str) -> str:

@@ -26,7 +26,7 @@ from lockprovider.recipes.election.decide import (
 )
 from lockprovider.recipes.election.term import Candidate, Ending, OnDeposed, Term, ended_by_itself, work_under
 from lockprovider.recipes.errors import NotElected
-from lockprovider.recipes.values import check_storable, json_copy
+from lockprovider.recipes.values import check_call, check_storable, json_copy
 from lockprovider.settings import LockSettings
 
 T = TypeVar("T")
@@ -169,8 +169,7 @@ class Election(Recipe):
         >>> election.run(lambda term: "done, in the newest term")
         'done, in the newest term'
         """
-        if not callable(main):
-            raise InvalidInput(f"main={main!r} must be a function of a term")
+        check_call(main, "main", "of a term")
         ending = self.ending(on_deposed, grace)
         while not self.stopping:
             try:
@@ -350,6 +349,7 @@ class AsyncElection(RecipeForTasks[Election]):
         >>> await election.run(main)
         'done'
         """
+        check_call(main, "main", "of a term", awaited=True)
         ending = self._sync.ending(on_deposed, grace)
         while not self._sync.stopping:
             async with contextlib.AsyncExitStack() as stack:

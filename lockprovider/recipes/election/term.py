@@ -28,7 +28,6 @@ from fsspec_cas import (
     Won,
     World,
 )
-from fsspec_cas.arguments import check_function
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.errors import LossReason, NotPicklable
 from lockprovider.recipes.base import StoreCheck
@@ -42,7 +41,7 @@ from lockprovider.recipes.election.decide import (
     decode_election,
 )
 from lockprovider.recipes.errors import Fenced, TermLost
-from lockprovider.recipes.values import check_storable, copied, json_copy
+from lockprovider.recipes.values import check_call, check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.client import Heartbeat, run_callbacks
 
@@ -307,7 +306,7 @@ class Term:
         >>> term.resign()
         stop
         """
-        check_function(call, "call", "of nothing")
+        check_call(call, "call", "of nothing")
         with self._telling:
             if not Signal.is_set(self.lost):
                 self._callbacks.append(call)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import itertools
 import threading
 from collections import defaultdict, deque
@@ -13,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Store, World
-from fsspec_cas.arguments import check_function, check_items, check_seconds, check_whole, to_ms
+from fsspec_cas.arguments import check_items, check_seconds, check_whole, to_ms
 from fsspec_cas.bridge.threads import EnteredByTasks, Later, converted, on_thread, threaded
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks, process_name
@@ -36,7 +35,7 @@ from lockprovider.recipes.queue.operations import (
     Touch,
 )
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import UNNAMED, NumberRanges, check_producer, epoch_of
+from lockprovider.recipes.values import UNNAMED, NumberRanges, check_call, check_producer, epoch_of
 
 _TIMEOUT_S = 60.0
 _CHUNK = 1000
@@ -180,7 +179,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         receipts: list[Receipt] = []
         waiting: deque[tuple[Put, Later[Any]]] = deque()
         if key is not None:
-            check_function(key, "key", "of a message, that returns its key")
+            check_call(key, "key", "of a message, that returns its key")
         try:
             for number, body in enumerate(check_items(bodies, "bodies", "messages"), 1):
                 message = new_message(self.world, body, "" if key is None else key(body))
@@ -296,7 +295,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         tue
         Worked(acked=2, failed=0)
         """
-        check_plain(fn, "fn", "of a job")
+        check_call(fn, "fn", "of a job")
         tell = error_handler(on_error)
         worked, errors, guard = Worked(), deque[BaseException](), threading.Lock()
 
@@ -464,13 +463,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
 
 def error_handler(on_error: Any) -> Callable[[Any, Exception], object]:
-    return (lambda *_: None) if on_error is None else check_plain(on_error, "on_error", "of a job and its error")
-
-
-def check_plain(value: Any, name: str, purpose: str) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(value):
-        raise InvalidInput(f"{name}={value!r} is async, and is not awaited here: give a plain function {purpose}")
-    return check_function(value, name, purpose)
+    return (lambda *_: None) if on_error is None else check_call(on_error, "on_error", "of a job and its error")
 
 
 def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exception], object]) -> bool:
@@ -582,7 +575,7 @@ class AsyncQueue(RecipeForTasks[Queue]):
         tue
         Worked(acked=1, failed=0)
         """
-        check_function(fn, "fn", "of a job that returns a coroutine")
+        check_call(fn, "fn", "of a job", awaited=True)
         tell, worked, errors = error_handler(on_error), Worked(), list[Exception]()
 
         async def live() -> None:

@@ -118,6 +118,10 @@ async def _nothing(_job: object) -> None:
     pass
 
 
+class Later:
+    async def __call__(self, _job: object) -> None: ...
+
+
 QUEUES: list[Case] = [
     (lambda m: m.queue.put(object()), InvalidInput, ["JSON"]),
     (lambda m: m.queue.put({1: 2}), InvalidInput, ["1", "text"]),
@@ -154,6 +158,8 @@ QUEUES: list[Case] = [
     (lambda m: m.queue.claim(timeout="5"), InvalidInput, ["timeout='5'"]),
     (lambda m: m.queue.jobs(visible_s="x"), InvalidInput, ["visible_s='x'"]),
     (lambda m: m.queue.work(5), InvalidInput, ["fn=5", "function"]),
+    (lambda m: m.queue.work(Later()), InvalidInput, ["fn=", "is async", "of a job"]),
+    (lambda m: m.queue.put_many([2], key=_nothing), InvalidInput, ["key=", "is async"]),
     (lambda m: m.queue.work(print, threads=0), InvalidInput, ["threads=0"]),
     (lambda m: m.queue.work(print, on_error=5), InvalidInput, ["on_error=5", "function"]),
     (lambda m: m.queue.peek(-1), InvalidInput, ["limit=-1"]),
@@ -163,6 +169,7 @@ QUEUES: list[Case] = [
     (lambda m: m.queue.last_seq(""), InvalidInput, ["producer=''"]),
     (lambda m: m.queue.close("x"), InvalidInput, ["timeout='x'"]),
     (lambda m: asyncio.run(_tasks(m).work(5)), InvalidInput, ["fn=5"]),
+    (lambda m: asyncio.run(_tasks(m).work(print)), InvalidInput, ["fn=", "not async", "async def", "of a job"]),
     (lambda m: asyncio.run(_tasks(m).work(_nothing, tasks=0)), InvalidInput, ["tasks=0"]),
     (lambda m: giving_back(m, lambda job: job.then(object())), InvalidInput, ["JSON"]),
     (lambda m: giving_back(m, lambda job: job.then(1, key=5)), InvalidInput, ["key=5"]),
@@ -175,6 +182,10 @@ QUEUES: list[Case] = [
 
 def _tasks(m: Made) -> queue.AsyncQueue:
     return queue.AsyncQueue.open(m.at("queue.json"))
+
+
+def _candidate(m: Made) -> election.AsyncElection:
+    return election.AsyncElection.open(m.at("election.json"), name="a")
 
 
 LOGS: list[Case] = [
@@ -274,6 +285,9 @@ ELECTIONS: list[Case] = [
     (lambda m: m.election.lead("x"), InvalidInput, ["timeout='x'"]),
     (lambda m: m.election.lead(-1), InvalidInput, ["timeout=-1"]),
     (lambda m: m.election.run(5), InvalidInput, ["main=5", "term"]),
+    (lambda m: m.election.run(_nothing), InvalidInput, ["main=", "is async"]),
+    (lambda m: asyncio.run(_candidate(m).run(print)), InvalidInput, ["main=", "not async", "of a term"]),
+    (lambda m: leading(m, lambda term: term.when_lost(Later())), InvalidInput, ["call=", "is async"]),
     (lambda m: m.election.run(print, on_deposed="x"), InvalidInput, ["'x'", "interrupt"]),
     (lambda m: m.election.run(print, grace=-1), InvalidInput, ["grace=-1"]),
     (lambda m: m.election.transfer(""), InvalidInput, ["to=''", "resign()"]),

@@ -337,12 +337,13 @@ class LogReader(ProcessBound):
             self._write(lambda stored: _kept(stored, began), opens=True)
             return
         begins = start()
+        self._write(lambda _: begins, opens=True)  # First: a dropped reader's position may be later.
         changed = objects.change(
             lambda manifest: replace(manifest, readers={name: max(begins.slot, manifest.floor), **manifest.readers})
         )
         if begins.slot < changed.floor:  # before the log knew this reader
             begins = start()
-        self._write(lambda _: begins, opens=True)
+            self._write(lambda _: begins, opens=True)
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")

@@ -284,9 +284,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
             return check_position(start, "start")
         if start == "end":
             return self.end()
-        if start != "oldest" and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
-            raise InvalidInput(f"start={start!r} must be a position, a slot, 'oldest' or 'end'")
-        slot = self._objects.manifest(fresh=True).floor if start == "oldest" else start
+        slot = self._kept_slot(start)
         place = self._objects.look(slot)
         if place is None or place.head.slot < slot:
             end = self.end()
@@ -303,6 +301,15 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         if start == "oldest" and trimmed.first > slot:  # the floor was raised since
             return self.position(start)
         raise trimmed
+
+    def _kept_slot(self, start: Start) -> int:
+        """Return the slot, or the first kept one for `oldest`; raise InvalidInput for other starts, or Trimmed."""
+        if start != "oldest" and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
+            raise InvalidInput(f"start={start!r} must be a position, a slot, 'oldest' or 'end'")
+        floor = self._objects.manifest(fresh=True).floor
+        if start != "oldest" and start < floor:
+            raise self._objects.trimmed_error(start)
+        return floor if start == "oldest" else start
 
     def info(self) -> LogInfo:
         """Read the log's settings, end, leader, producers and readers.

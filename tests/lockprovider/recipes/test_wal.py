@@ -550,6 +550,41 @@ def test_reader_that_died_during_creation_begins_at_its_start(store) -> None:
         assert [batch.records for batch in Wal(store, PATH).reader(name).read()] == [[b"3"]]
 
 
+@pytest.mark.parametrize("died_at", [1, 2])
+def test_dropped_reader_whose_reopening_died_begins_at_its_new_start(store, died_at) -> None:
+    class Dying(Faulty):
+        puts = 0
+
+        async def put(self, write, body, **how):
+            self.puts += 1
+            if self.puts == died_at:
+                raise KeyboardInterrupt
+            return await super().put(write, body, **how)
+
+    log = made(store, retain="readers")
+    for n in range(5):
+        log.append(b"%d" % n)
+    log.reader("r").commit(log.end())
+    log.drop_reader("r")
+    with pytest.raises(KeyboardInterrupt):
+        Wal(Store(Dying(store.backend, {}), store.root), PATH).reader("r", start=2)
+    if log.info().readers:
+        assert log.trim() == 2
+    assert log.reader("r", start=2).position == Position(2, 2)
+    assert log.trim() == 2
+
+
+def test_position_of_a_trimmed_slot_is_refused_before_it_is_overwritten(store) -> None:
+    log = made(store)
+    log.append(b"0")
+    log.append(b"1")
+    log.trim(before=log.end())
+    for slot in (0, 1):
+        with pytest.raises(Trimmed, match="the first kept slot is 2"):
+            log.position(slot)
+    assert log.position("oldest") == log.position(2) == log.end()
+
+
 def test_reader_dropped_while_it_is_opened_raises_no_key_error(store, monkeypatch) -> None:
     log, update = made(store), Store.update
     log.append(b"first")

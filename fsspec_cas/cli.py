@@ -12,21 +12,23 @@ from typing import Any, BinaryIO, TextIO
 
 from fsspec_cas import command
 from fsspec_cas.backends import backend_for, split_url
-from fsspec_cas.errors import CasError, InvalidInput
+from fsspec_cas.errors import CasError, InvalidInput, ObjectNotFound
 from fsspec_cas.outcome import ABSENT, Lost, Outcome, Unknown, Version, Won
 from fsspec_cas.probe.checks import CHECKS, THOROUGH, Finding
 from fsspec_cas.probe.probe import RACERS, Report, probe
 from fsspec_cas.store import Store
 
 _CHUNK_BYTES = 1024 * 1024
+_MISSING = 6  # exit code
 
 _CODES = f"""exit codes:
   0    done; for probe: safe for locks and create-once
   1    refused: the object has another version, nothing was written; for probe: not safe for locks
-  2    bad input: URL, options, version, credentials, or a missing bucket or object
+  2    bad input: URL, options, version, credentials, or a missing bucket
   3    unknown: the write may have been applied; read the object and decide
   4    unavailable: the store did not answer or kept throttling; nothing was written
   5    not supported by this store or protocol
+  6    there is no such object
   130  interrupted before anything was sent
 
 {command.OPTIONS_HELP}"""
@@ -42,7 +44,7 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command (default: of `sys.argv`), return its exit code; usage errors raise SystemExit."""
     arguments = _parser().parse_args(argv)
-    return command.run("fsspec-cas", arguments, lambda _: None)
+    return command.run("fsspec-cas", arguments, lambda error: _MISSING if isinstance(error, ObjectNotFound) else None)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_first_example_of_the_lock_publishes_and_releases(here: Path) -> None:
     names = follow("lockprovider/README.md", {})
-    assert (here / "playground/table/state/000008").read_bytes() == b"..."
+    assert (here / "playground/jobs/state/000008").read_bytes() == b"..."
     assert names["lock"].status().state == "released"
 
 

@@ -40,7 +40,7 @@ def test_every_readme_block_is_python_or_shell() -> None:
 def test_readme_can_be_followed_on_a_local_folder(here: Path) -> None:
     names = follow({})
     assert (here / "playground/writes/counter").read_text() == "1"
-    assert (here / "playground/table/state/000007").read_text() == "..."
+    assert (here / "playground/jobs/state/000007").read_text() == "..."
     assert names["table"].to_pandas()["fare"].sort_values().tolist() == [0.0, 3.5]
     assert [commit.operation for commit in names["table"].history()].count("DELETE") == 0, "it was undone"
 

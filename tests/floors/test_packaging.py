@@ -94,7 +94,7 @@ def test_wheel_in_an_empty_environment_does_what_the_readme_shows(built: Path, t
     (tmp_path / "first").mkdir()
     alone = [body for body in python if "pandas" not in body and _ELSEWHERE not in body]
     run([bare / "python", "-c", "\n".join(alone)], tmp_path / "first", bare)  # fsspec alone: writes, and a lock
-    assert (tmp_path / "first/playground/table/state/000007").read_text() == "..."
+    assert (tmp_path / "first/playground/jobs/state/000007").read_text() == "..."
     for command in ("lockprovider", "fsspec-cas"):
         assert run([bare / command, "--version"], tmp_path, bare) == f"{command} {wheel.name.split('-')[1]}\n"
 

@@ -44,7 +44,7 @@ def test_file_in_the_root_folder_is_not_one_of_the_current_folder(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     name = uuid.uuid4().hex
     (tmp_path / name).write_bytes(b"here")
-    assert f"'/{name}'" in sentence(run("get", f"/{name}", code=2))
+    assert f"'/{name}'" in sentence(run("get", f"/{name}", code=6))
 
 
 def options_of(server):
@@ -160,7 +160,7 @@ def test_options_come_with_dots_or_from_the_environment(seaweedfs):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["get", "{url}/none"], 2, "no object"),
+        (["get", "{url}/none"], 6, "no object"),
         (["get", "s3://"], 2, "must name a bucket"),
         (["get", "s3://bucket"], 2, "not an object"),
         (["get", "ftp://host/x"], 5, "ftp"),

@@ -142,9 +142,10 @@ def plan(
     *,
     read_optimized: bool = False,
     config: TableConfig | None = None,
+    schema: pa.Schema | None = None,
 ) -> ScanPlan:
-    """Plan a scan as `plan_scan`; reads the schema and, without `config`, the properties."""
-    schema = table.schema(snapshot.timeline)
+    """Plan a scan as `plan_scan`; reads the properties without `config`, the snapshot's columns without `schema`."""
+    schema = schema or table.schema(snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
     return plan_scan(snapshot, schema, config, columns=columns, where=where, partitions=partitions, ranges_of=ranges)
@@ -262,11 +263,12 @@ def changes_since(
     order: Order | str = Order.COMPLETION,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
+    schema: pa.Schema | None = None,
 ) -> Changes:
     """Plan the changes of commits in (after, until], by their time in `order`; lists timeline and files.
 
-    Without `after` every row is an insert. Raises InvalidInput for an unknown order, `HistoryGone` if commits or files
-    are gone.
+    Without `after` every row is an insert. `schema`: the table's columns, of a later time than `until`; None: the
+    columns of that time. Raises InvalidInput for an unknown order, `HistoryGone` if commits or files are gone.
     """
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
@@ -287,7 +289,9 @@ def changes_since(
         )
         check_since(table, timeline, start, order, is_checkpoint=is_instant(after))
         span = window(timeline, start, min(latest, end) if end else latest, order)
-        read = partial(_changes, table, timeline, span, continues=bool(start), columns=columns, only=only)
+        read = partial(
+            _changes, table, timeline, span, continues=bool(start), columns=columns, only=only, schema=schema
+        )
         return unless_stale(table, timeline, read)
 
     return repeat_while_stale(look)
@@ -301,13 +305,14 @@ def _changes(
     continues: bool,
     columns: Sequence[str] | None,
     only: frozenset[str] | None,
+    schema: pa.Schema | None,
 ) -> Changes:
     """List files, and plan a window's changes by partition (`only`: these). Unless `continues`, every row is an insert.
 
     Raises InvalidInput for a column named like the operation, `HistoryGone` for missing files, UnsupportedTable for
     columns that schema-on-read changed.
     """
-    schema = table.schema(span.then if span.then.writes else timeline)
+    schema = schema or table.schema(span.then if span.then.writes else timeline)
     result = changes_schema(schema, columns)
     if not span.commits:
         return Changes(span.checkpoint, (), result, (), table.place)

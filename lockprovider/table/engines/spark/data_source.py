@@ -5,6 +5,7 @@ Source: Hudi `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,7 +23,7 @@ from lockprovider.table.engines.spark.errors import without_traceback
 from lockprovider.table.engines.spark.jobs import arrow_schema
 from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation, check_read
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
-from lockprovider.table.errors import UnsupportedSchema
+from lockprovider.table.errors import TableNotFound, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import Instant
 from lockprovider.table.read import consistent
@@ -32,7 +33,7 @@ from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import OPERATION, AsOf, Order, checkpoint_of
+from lockprovider.table.timeline.versions import OPERATION, AsOf, Order, checkpoint_of, moment_of_version, rewound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,8 @@ class HudiCas(DataSource):
     def schema(self) -> StructType:
         """Open the table, remember the version to show (`as_of`, else the latest), and return the columns.
 
-        `changes` adds `_operation` first. InvalidInput for unusable options or times.
+        With `as_of` or `end`: those of that time. `changes` adds `_operation` first. InvalidInput for unusable options
+        or times.
         """
         options = SparkOptions.of(self.options)
         table = options.open()
@@ -77,7 +79,7 @@ class HudiCas(DataSource):
         check_times(table, timeline, options)
         self._pinned = options.as_of or latest_completion(timeline) or None
         columns_of = changes_schema if options.changes else selected
-        return from_arrow_schema(columns_of(table.schema(timeline), options.columns))
+        return from_arrow_schema(columns_of(_schema(table, timeline, options), options.columns))
 
     @without_traceback()
     def reader(self, schema: StructType) -> BatchReader:
@@ -131,6 +133,15 @@ _OF_READS = (
 _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
+def _schema(table: TableContext, timeline: Timeline, options: SparkOptions) -> pa.Schema:
+    """Return the table's columns at the time of `as_of` or `end`, by default now."""
+    if (version := options.as_of if options.end is None else options.end) is not None:
+        moment = moment_of_version(timeline, version, table.current.last_archived)
+        with contextlib.suppress(TableNotFound):  # neither a commit until then nor the creation states columns
+            return table.schema(rewound(timeline, moment.includes))
+    return table.schema(timeline)
+
+
 def _check_columns(options: SparkOptions, schema: StructType) -> None:
     if options.changes and OPERATION not in schema.names:
         raise InvalidInput(f"the given columns lack {OPERATION}: deleted rows would look like others; add it, a string")
@@ -166,15 +177,25 @@ def slice_parts(table: TableContext, scan: ScanPlan, schema: StructType) -> list
 
 
 def snapshot_scan(
-    table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
+    table: TableContext,
+    options: SparkOptions,
+    columns: Sequence[str],
+    as_of: str | None,
+    among: Filter | None = None,
+    *,
+    schema: pa.Schema | None = None,
 ) -> ScanPlan:
-    """Plan a read of a snapshot's files that may have rows for the options and `among`."""
+    """Plan a read of a snapshot's files that may have rows for the options and `among`.
+
+    `schema`: the table's columns, of a later time; None: the snapshot's.
+    """
     snapshot = consistent.snapshot(table, as_of)
-    where = among
+    schema, where = schema or table.schema(snapshot.timeline), among
     if options.filter is not None:
-        own_filter = parse_where(options.filter, hudi_schema.with_meta(table.schema(snapshot.timeline)))
+        own_filter = parse_where(options.filter, hudi_schema.with_meta(schema))
         where = own_filter if among is None else both(own_filter, among)
-    return consistent.plan(table, snapshot, columns, where, options.partitions, read_optimized=options.read_optimized)
+    optimized = options.read_optimized
+    return consistent.plan(table, snapshot, columns, where, options.partitions, read_optimized=optimized, schema=schema)
 
 
 def changed(
@@ -182,14 +203,15 @@ def changed(
 ) -> list[InputPartition]:
     """Plan tasks that read commits completed in `(begin, end]`: rows written, as of the last commit, or net `changes`.
 
-    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. HistoryGone: commits
-    after `begin` are gone or, if it is an offset (`streams`), none has its time.
+    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. `streams`: `begin` is an
+    offset, and columns that the table got after `end` are null. HistoryGone: commits after `begin` are gone or, if it
+    is an offset, none has its time.
     """
-    columns = schema.names
+    columns, of_now = schema.names, table.schema() if streams else None
     if options.changes:
         names = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
-        feed = changes_since(table, after, end or None, columns=names, partitions=options.partitions)
+        feed = changes_since(table, after, end or None, columns=names, partitions=options.partitions, schema=of_now)
         return [InputPartition(partial(_rows_as, schema, part.read, table.place)) for part in feed.parts]
     timeline = table.timeline()
     check_since(table, timeline, begin, Order.COMPLETION, is_checkpoint=streams)
@@ -197,11 +219,11 @@ def changed(
     if not commits:
         return []
     if not begin:
-        scan = snapshot_scan(table, options, columns, commits[-1].completion)
+        scan = snapshot_scan(table, options, columns, commits[-1].completion, schema=of_now)
         return slice_parts(table, scan, schema)
     written = {instant.begin for instant in commits}
     of_commits = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
-    scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits)
+    scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits, schema=of_now)
     slices = tuple(file_slice for file_slice in scan.slices if not written.isdisjoint(file_slice.begins))
     return slice_parts(table, replace(scan, slices=slices), schema)
 

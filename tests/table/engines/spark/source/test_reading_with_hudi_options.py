@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,52 @@ def test_as_of_instant_reads_the_table_after_its_commit(table: Table, done: list
     for version in (done[1].instant, done[1].completion):
         assert read(table, {"as.of.instant": version}) == read(table, {"as_of": version}) == [0, 1]
     assert read(table, {"as.of.instant": "2999-01-02 12:30:00.5"}) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"as_of": "END"}, [0, 1]),
+        ({"as.of.instant": "END"}, [0, 1]),
+        ({"as_of": "END", "columns": "id"}, [0, 1]),
+        ({"as_of": "END", "filter": "id >= 1"}, [1]),
+        ({"as_of": "END", "hoodie.datasource.query.type": "read_optimized"}, [0, 1]),
+        ({"end": "END"}, [0, 1]),
+        ({"begin": "BEGIN", "end": "END"}, [1]),
+        ({"begin": "BEGIN", "end": "END", "filter": "id >= 1"}, [1]),
+        ({"begin": "END", "end": "END"}, []),
+        ({**INCREMENTAL, BEGIN: "BEGIN", END: "END"}, [1]),
+        ({"changes": "true", "begin": "BEGIN", "end": "END"}, [1]),
+        ({"changes": "true", "end": "END"}, [0, 1]),
+        ({"changes": "true", "end": "20100101000000000"}, []),
+    ],
+)
+def test_read_that_ends_before_a_column_was_added_has_the_columns_of_its_end(
+    table: Table, done: list[CommitResult], options: dict[str, str], ids: list[int]
+) -> None:
+    table.add_columns(pa.schema([("note", pa.string())]))
+    table.append(pa.table({"id": [9], "note": ["new"]}))
+    times = {"BEGIN": done[0].completion, "END": done[1].completion}
+    ended = {name: times.get(value, value) for name, value in options.items()}
+    assert read(table, ended) == ids
+    assert source(table, ended).schema().names == [*["_operation"] * ("changes" in options), "id"]
+    assert source(table, {"as_of": table.version or ""}).schema().names == ["id", "note"]
+
+
+@pytest.mark.parametrize("options", [{}, {"changes": "true"}, {"filter": "note is null"}])
+def test_stream_reads_null_in_batches_that_end_before_a_column_was_added(
+    table: Table, done: list[CommitResult], options: dict[str, str]
+) -> None:
+    table.add_columns(pa.schema([("note", pa.string())]))
+    table.append(pa.table({"id": [9], "note": ["new"]}))
+    found = source(table, options)
+    stream = found.streamReader(found.schema())
+    offsets = [{"completion": ""}, *({"completion": commit.completion} for commit in done)]
+    for number, (start, end) in enumerate(pairwise(offsets)):
+        rows = [
+            row for part in stream.partitions(start, end) for batch in stream.read(part) for row in batch.to_pylist()
+        ]
+        assert [(row["id"], row["note"]) for row in rows] == [(number, None)]
 
 
 def test_stream_starts_where_the_offset_says(table: Table, done: list[CommitResult]) -> None:

@@ -439,8 +439,9 @@ class Client:
         """
         lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:
-            with self.publisher.publish_guard:  # after a publish under way
-                lease.renew()  # else a client that takes over applies it again
+            with self.publisher.publish_guard:
+                pass  # a publish under way has ended
+            lease.renew()  # else a client that takes over applies it again; without the guard: it may call `on_lost`
             held = self.driver.held()
         if held is not None and held.record.pending_until_ms:
             late_s = HAND_OVER_S / 2 + GRACE_MS / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from noting import RECORD, SETTINGS, Noting, record, rewritten
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockSettings, PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, Lock, LockSettings, PublishUnknown
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 
@@ -256,3 +257,36 @@ def test_waiting_for_late_publishes_writes_seldom_while_a_thread_publishes(tmp_p
         assert not record(store).all_pending
         publishing.join(60)
     assert not backend.often.is_set()
+
+
+def test_callback_of_a_loss_may_wait_for_a_thread_that_publishes(tmp_path: Path) -> None:
+    backend = Noting()
+    store = Store(backend, str(tmp_path))
+    begin(Lock(store, settings=SETTINGS))
+    decided(store)
+    ended: list[bool] = []
+
+    def stop(_: LeaseLost) -> None:
+        publishing.join(5)
+        ended.append(not publishing.is_alive())
+
+    lock = Lock(store, settings=SETTINGS, on_lost=stop)
+    publishing = threading.Thread(target=publish_in_vain, args=(lock.acquire(),))
+    assert record(store).all_pending
+    put = backend.put
+
+    async def lost(write: Write, *args: Any, **kwargs: Any) -> Any:
+        if write.path.endswith(RECORD) and not publishing.ident:
+            publishing.start()
+            publishing.join(0.3)  # for it to reach the publishes
+            rewritten(store, validUntil=1, owner="another")
+        return await put(write, *args, **kwargs)
+
+    backend.put = lost  # type: ignore[method-assign]
+    lock.wait_for_late()
+    assert ended == [True]
+
+
+def publish_in_vain(lease: Lease) -> None:
+    with contextlib.suppress(LeaseLost):
+        lease.publish("third", b"3")

@@ -187,9 +187,9 @@ def as_text(value: object, kind: type[InvalidInput]) -> str:
 
 
 def checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
-    """Return the text.
+    """Return the text of a str or path object.
 
-    Raises `kind` for no text, `..` steps, NUL, a lone surrogate, or, unless `blanks`, blanks at its ends.
+    Raises `kind` for other values, `..` steps, NUL, a lone surrogate, or, unless `blanks`, blanks at its ends.
     """
     text = as_text(value, kind)
     if ".." in text.split("/"):

@@ -259,6 +259,9 @@ class AsyncCached(_Shared):
 
         Content that was current less than `max_age_s` seconds ago needs no request.
 
+        Raises:
+            StoreError: no answer, or access refused.
+
         >>> content = await flags.get(max_age_s=60)
         >>> content.data
         b'{}'

@@ -115,7 +115,7 @@ class _Starter:
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
         """Run `call`, which starts a thread, on this object's thread, even if interrupted here.
 
-        `wait` for its end, and raise its error.
+        `wait` for its end, and raise its error, which is lost otherwise.
         """
         over, errors = _thread.allocate_lock(), list[BaseException]()
         over.acquire()

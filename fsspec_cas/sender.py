@@ -195,8 +195,8 @@ class Sender:
     async def check_delete(self, path: str, timeout: float) -> bool:
         """Return whether a conditional delete's success proves that it removed the object.
 
-        Raises NotSupported without such deletes. An S3 store other than Amazon's is tested first, once per bucket and
-        process, on an object in the folder of `path`.
+        Raises NotSupported without such deletes, Unavailable if the test gets no answers. An S3 store other than
+        Amazon's is tested first, once per bucket and process, on an object in the folder of `path`.
         """
         name = self._backend.name
         if not self._backend.capabilities.delete_match:
@@ -218,9 +218,9 @@ class Sender:
     async def _try_deletes(self, folder: str, end_s: float) -> bool | None:
         """Delete a new object in `folder` at a wrong version, at its own, and again.
 
-        True: only the second succeeds; False: also the third; None: no conditional deletes.
+        True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not.
 
-        Raises Unavailable without a result at `end_s`; the object may remain.
+        Unavailable: no result at `end_s`, or 3 unanswered deletes; the object may remain.
         """
         new_id = self._world.new_id()
         path = f"{folder}/cas-probe-{new_id}"
@@ -296,8 +296,8 @@ class Sender:
 
         `send` sends the write, `data` goes into an Unknown.
 
-        Errors of the store, and the end of the time, raise; in doubt they become Unknown. An interrupt's cause is
-        OutcomeUnknown.
+        Errors of the store, and the end of the time, raise; in doubt, or while a refusal is checked, they become
+        Unknown. An interrupt's cause is OutcomeUnknown.
         """
         tries = RetryBudget(self._world, self._drive, progress.write.path, check_seconds(timeout))
         strangers, small = 0, small and len(data or b"") <= _SMALL_BYTES

@@ -123,8 +123,8 @@ def first_step(write: Write) -> Next:
 def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
     """Return the progress after an answer to a send, and the next step.
 
-    Success with a version is `Won`, or `Inconclusive` for an unprovable delete. Any other answer needs a head; none, or
-    success without a version, sets `doubt`.
+    Success with a version is `Won`, or `Inconclusive` for an unprovable delete. Any other answer needs a head; none, a
+    gone upload, or success without a version, sets `doubt`.
     """
     if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
         progress = replace(progress, resent=True)

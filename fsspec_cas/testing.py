@@ -254,7 +254,7 @@ class Faulty(Relay):
             await late_request.ask()
 
     async def relay(self, name: str, ask: Ask) -> Any:
-        """Deliver the late requests that are due, record the call, and send it with its planned fault.
+        """Deliver late requests that are due, record call and planned fault, and send the call with the fault.
 
         An abort is only sent.
         """
@@ -276,7 +276,7 @@ class Faulty(Relay):
     async def _suffer(self, fault: Fault, ask: Ask) -> Any:
         """Send the request with this fault; return its answer, `NotApplied` if refused, `NoAnswer` if lost or late.
 
-        An interrupt raises.
+        Queues late requests for `relay`. An interrupt raises, perhaps after sending.
         """
         match fault:
             case Refuse(retry_after_s):
@@ -544,7 +544,10 @@ class _Peer(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def handle(self) -> None:
-        """Read one request, send its answer, and wait until the client closes."""
+        """Read one request, send its answer, and wait until the client closes.
+
+        Network and parse errors only end the connection.
+        """
         with contextlib.suppress(OSError, ValueError, HTTPException):
             self.raw_requestline = self.rfile.readline()
             if self.raw_requestline and self.parse_request():

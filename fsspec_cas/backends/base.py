@@ -143,8 +143,8 @@ def attributes_of(
 ) -> Attributes:
     """Return a write's checked attributes.
 
-    Of `own`, None values are dropped, and the API's names of content type or metadata become those. Raises
-    InvalidInput, or NotSupported for what this store or a single write cannot have.
+    Of `own`, None values are dropped, and the API's names of content type or metadata become those. Raises InvalidInput
+    for unknown, duplicate or malformed ones, NotSupported for what this store or a single write cannot have.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}
     own_left = {name: value for name, value in own.items() if value is not None}

@@ -148,7 +148,7 @@ class HttpBackend(Backend):
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
         """Return what a statement means, or raise CasError if re-sending cannot help.
 
-        An unproven reply is `NotApplied` if throttled, else `NoAnswer`.
+        An unproven reply is `NotApplied` if throttled, else `NoAnswer`, as is one that needs confirmation.
         """
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)
@@ -170,9 +170,10 @@ class HttpBackend(Backend):
         return meaning(request, statement, self._dialect.vendor, now)
 
     async def _confirmed(self, request: StoreRequest, confirm: Confirm, deadline_s: float) -> Any:
-        """Confirm a head, delete or read by the read that `confirm` names; return the proven answer, else `NoAnswer`.
+        """Confirm a head, delete or read by the read that `confirm` names.
 
-        Of a delete, only an absent object is proof.
+        Return the proven answer, or raise the proven refusal, else return `NoAnswer`. Of a delete, only an absent
+        object is proof.
         """
         other = StoreRequest(Verb.GET if confirm.by == "get" else Verb.HEAD, request.path)
         reply = await self._exchange(other, _left(deadline_s))

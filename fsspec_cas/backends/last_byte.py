@@ -44,10 +44,11 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 
 
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
-    """Run the coroutines of `make()` at once; the S3 clients hold back each body's last byte up to 1 s for the others.
+    """Run the coroutines of `make()` at once.
 
-    Returns their results in order, or raises the first error. If one raises a StoreError other than Unavailable, all
-    are made and run again, signed.
+    The S3 clients hold back each body's last byte up to 1 s for the others. Returns their results in order, or, once
+    all ended, raises the first error. If one raises a StoreError other than Unavailable, all are made and run again,
+    signed.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):

@@ -117,9 +117,10 @@ class LocalBackend(Backend):
         return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
-        """Append the tail, sync the temporary file, and link it into place; `ConditionFailed` if the path is taken.
+        """Append the tail, sync the temporary file, link it into place; `ConditionFailed` if the path is taken.
 
         `UploadGone` if the file is missing, `NoAnswer` if only the folder's sync fails. Removes the file even on error.
+        Raises StoreError on system errors, NotSupported without hard links.
         """
         with _as_store_error(upload.write.path):
             if not Path(upload.token).exists():

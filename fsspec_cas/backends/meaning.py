@@ -118,9 +118,9 @@ def _clocks(now: str, date: str | None) -> str:
 
 
 def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> CasError:
-    """Return (not raise) the error for a refusal, its type by the statement's kind, with the next step.
+    """Return (not raise) the error for a refusal, typed by the statement's kind, often with advice.
 
-    `now`: this machine's time, for wrong clocks.
+    FORBIDDEN, UNSUPPORTED and OTHER of a DELETE_MANY make NotSupported. `now`: this machine's time, for wrong clocks.
     """
     path, why = request.path, statement.why
     advice = f"; {statement.advice}" if statement.advice else ""

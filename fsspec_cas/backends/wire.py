@@ -101,7 +101,7 @@ class AioBackend(HttpBackend):
     async def _exchange(self, request: StoreRequest, timeout_s: float) -> HttpReply | NotApplied | NoAnswer:
         """Send the request once; return its reply, or the answer for a failure.
 
-        `timeout_s` begins when a client is open. Raises CasError if no second try would help.
+        `timeout_s` begins when a client is open. Raises CasError if no second try would help, and unknown errors.
         """
         trip = Trip.begin(patience_s(timeout_s, request))
         try:

@@ -226,8 +226,8 @@ class WorksAtExit(ThreadPoolExecutor):
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     """Run the jobs in at most `limit` threads, and yield their results in order.
 
-    A job's error is raised at its turn; then, or if the caller stops, no other job begins. With one job or a limit of
-    1, this thread runs them.
+    A job's error is raised at its turn; then, or if the caller stops, no other job begins, and running ones end first.
+    With one job or a limit of 1, this thread runs them.
     """
     jobs = iter(jobs)
     first = list(islice(jobs, 2))
@@ -399,7 +399,10 @@ def converted(
 def awaited(
     method: Callable[Concatenate[S, P], T], begin: Callable[Concatenate[S, P], Future[T]]
 ) -> Callable[Concatenate[ForTasks[S], P], Coroutine[Any, Any, T]]:
-    """Derive the async form of `method` from `begin`, which takes the same arguments and returns a future."""
+    """Derive the async form of `method` from `begin`, which takes the same arguments and returns a future.
+
+    A cancelled task cancels that future.
+    """
     named = renamed(begin, f"Async{method.__qualname__}")
 
     @functools.wraps(method)

@@ -194,7 +194,10 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file as `cp_file` does; with `if_absent` on a thread, which a cancellation does not stop."""
+        """Copy a file, or create a folder's target, as `cp_file` does.
+
+        With `if_absent` a thread copies the file, and a cancellation does not stop it.
+        """
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)
         _refuse(kwargs)
@@ -238,7 +241,7 @@ class ConditionalCalls:
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
     def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Call `settle` once, and drop cached listings around `full`; return the version won, or raise.
+        """Call `settle` once, and drop cached listings around `full`, even on error; return the version won, or raise.
 
         OutcomeUnknown gets a resolver.
         """

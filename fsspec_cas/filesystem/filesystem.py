@@ -320,7 +320,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:
     """Return `fs`, or create the target of this protocol, which may look for credentials.
 
-    Neither, or `fs` with options, raises InvalidInput.
+    Neither, `fs` with a protocol or options, or an unknown option raises InvalidInput.
     """
     if fs is not None:
         if superfluous := sorted(options) + (["target_protocol"] if protocol is not None else []):

@@ -243,9 +243,9 @@ async def _match(bench: Bench) -> CheckResult:
 
 
 async def _match_form(bench: Bench) -> CheckResult:
-    """Find which forms of a version the store accepts, quoted or unquoted: "known", or "no" for none.
+    """Overwrite an object to find which forms of a version the store accepts, quoted or unquoted.
 
-    May switch the backend's dialect.
+    "known", or "no" for none. May leave the backend's dialect switched.
     """
     version = (await bench.write_or_raise("form")).version
     first_answer = await bench.send("form", version)
@@ -358,7 +358,10 @@ async def _delete_nothing(bench: Bench) -> CheckResult:
 
 
 async def _identity(bench: Bench) -> CheckResult:
-    """Write an object; "yes" if a head shows its write's id. "known": this store documents that it keeps none."""
+    """Write an object; "yes" if a head shows its write's id, else "no".
+
+    "known", without a write, if this store documents that it keeps none.
+    """
     if not bench.store.capabilities.keeps_write_id:
         return "known", "not kept, and not needed: this store loses no answers"
     write = bench.new_write("identity")

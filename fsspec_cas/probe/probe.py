@@ -95,7 +95,9 @@ async def async_probe(
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
-    """Run the checks below a new folder of the store, delete its objects, and report; `progress` follows each check.
+    """Run the checks below a new folder of the store, delete its objects, and report, also what remains.
+
+    `progress` follows each check.
 
     Raises StoreError if the store is unusable, InvalidInput without a root or two racers.
     """

@@ -62,7 +62,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
 
 async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
-    """Race writes of test objects below the root of a store of any kind, then delete them.
+    """Race writes of test objects below the root of a store of any kind, then try to delete them, even on error.
 
     Raises NotSupported if a condition is ignored, Unavailable without an answer in time.
     """

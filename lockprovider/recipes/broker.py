@@ -167,7 +167,7 @@ class Service:
         Worker(self._accept, "broker").start()
 
     def close(self) -> None:
-        """Stop listening, close all connections, and remove a Unix socket's folder."""
+        """Stop listening, close all connections, and remove a Unix socket's folder. Waits for no thread."""
         with self._guard:
             self._over.set()
             peers = [*self._peers]
@@ -460,7 +460,10 @@ class Broker(Generic[T]):
             return None if self._closed else self._own_offer
 
     def _serve(self, peer: socket.socket) -> None:
-        """Answer the peer's requests in turn, until BrokenLink: it hung up, or sent something malformed."""
+        """Answer the peer's requests in turn, until it raises BrokenLink.
+
+        The cause is a hang-up, a malformed request, or an answer not sent.
+        """
         while True:
             request = receive_frame(peer, None)
             with undecodable_as(BrokenLink, "operations are not understood"):
@@ -479,7 +482,7 @@ class Broker(Generic[T]):
         """Submit a bundle to this process's batcher, and return its encoded results.
 
         Sends the peer a sign of life each 0.5 s. After an error each is `NotHere`; BrokenLink cancels the bundle,
-        unless a write took it.
+        unless a write took it, and is raised.
         """
         try:
             answer = self._submit(bundle)
@@ -518,7 +521,7 @@ class Handover(Generic[T]):
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations to write here, with `nothing` in place of those left out, which it remembers.
+        """Return the operations to write here, unwrapped, with `nothing` for those left out, which it remembers.
 
         Left out are foreign operations of closed connections, or for which `adds_a_name` is True. `sent`: may be done.
         """

@@ -143,7 +143,7 @@ def encode_result(result: object, encode: Callable[[Any], Any]) -> dict[str, Any
 
 
 def decode_result(encoded: object, decode: Callable[[Any], Any]) -> Any:
-    """Return a broker's result, decoded by `decode`, or the error that it encodes.
+    """Return a broker's result, decoded by `decode`, or the error that it encodes, also NotHere.
 
     Malformed ones raise TypeError, KeyError, or as `decode`.
     """

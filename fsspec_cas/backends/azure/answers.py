@@ -109,7 +109,7 @@ def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return what a status other than success proves, by Azure's error code, else by status.
 
-    Without a code below 500, a head needs a get, other requests are `Unproven`. So is an unexpected success.
+    Below 500 without a code, a head needs a get, other requests are `Unproven`. So is an unexpected success.
     """
     status, headers = reply._status, reply._headers
     code = one(headers, _CODE) or ""

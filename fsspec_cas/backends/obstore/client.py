@@ -228,7 +228,7 @@ class _Site:
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
         """Return a function that returns credentials from `provider`, options or botocore, None for unsigned requests.
 
-        It may fetch them, and raises AccessDenied without any.
+        That function may fetch them, and raises AccessDenied without any.
         """
         if _is_true(self._said("skip_signature")):
             return lambda: None
@@ -278,14 +278,14 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that calls `provider`, and caches its credentials until five minutes before they expire.
+    """Return a function that calls `provider`, and caches its credentials.
 
-    AccessDenied: `provider` fails.
+    It keeps them until five minutes before they expire, if ever. AccessDenied: `provider` fails.
     """
     cached: list[Any] = []
 
     def ask() -> Any:
-        """Return cached or new credentials."""
+        """Return cached or new credentials; raise AccessDenied if the provider fails."""
         if cached:
             at = cached[0][1]
             if at is None or at - datetime.fromtimestamp(Machine().now_ms() / 1000, at.tzinfo) >= timedelta(minutes=5):

@@ -142,7 +142,10 @@ def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
 
 
 def _context(*, verify: bool) -> ssl.SSLContext:
-    """Return TLS settings, with AWS_CA_BUNDLE's certificates if set; unless `verify`, any certificate passes."""
+    """Return TLS settings that trust the system's certificates, and AWS_CA_BUNDLE's if set.
+
+    Unless `verify`, any certificate passes.
+    """
     context = ssl.create_default_context()
     bundle = os.environ.get("AWS_CA_BUNDLE")
     if bundle:

@@ -52,8 +52,8 @@ class S3Api(HttpBackend):
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObjects for paths in one bucket, also missing ones; StoreError names refused objects.
 
-        If all refusals are temporary, return `NoAnswer`. Once NotSupported was raised, later calls raise it without a
-        request.
+        If all refusals are temporary, return `NoAnswer`. Once NotSupported was raised, also for denied access, later
+        calls raise it without a request.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")

@@ -255,7 +255,10 @@ class _S3Reply:
 
 
 def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return `statement` with a success's XML document; `Unproven` without the upload's id or the ETag."""
+    """Return `statement` with a success's XML document, a listing as `_listed` does.
+
+    `Unproven` without the upload's id or the ETag.
+    """
     if request.verb is Verb.LIST:
         return _listed(request, root, statement)
     if request.verb is Verb.DELETE_MANY:

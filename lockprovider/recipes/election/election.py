@@ -112,8 +112,8 @@ class Election(Recipe):
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
         """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
 
-        While this candidate leads, sends nothing. Raises NotElected after `stop`. At `deadline_s` (monotonic; 0: now)
-        raises the try's Unavailable or OutcomeUnknown, else NotElected.
+        While this candidate leads, sends nothing and returns no term. Raises NotElected after `stop`. At `deadline_s`
+        (monotonic; 0: now) raises the try's Unavailable or OutcomeUnknown, else NotElected.
         """
         stopped = f"this candidate for {self.path!r} was stopped"
         if self.stopping:

@@ -155,7 +155,7 @@ class Candidate:
     def _age_s(self, version: Version) -> float:
         """Return the record's age by the store's clock, by a HEAD.
 
-        0.0: the version has changed, or there is no time.
+        0.0: the object has changed or is gone, or the store tells no times.
         """
         try:
             info = self._store.head(self._path, timeout=_REQUEST_S)

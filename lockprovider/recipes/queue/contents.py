@@ -189,7 +189,7 @@ class Contents:
     changed: bool = False
 
     def copy(self) -> Contents:
-        """Return a copy, with `changed` False, whose lists and tables may be changed."""
+        """Return a copy, with `changed` False, whose lists and tables may be changed, except `more`."""
         return replace(
             self,
             ready=self.ready.copy(),

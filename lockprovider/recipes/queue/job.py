@@ -230,7 +230,7 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "bury", error=storable(check_text(why, "why"))[:_ERROR_CHARS]))
 
     def extend(self, visible_s: float) -> None:
-        """Prolong the claim: from now on it lives `visible_s` seconds without a heartbeat.
+        """Prolong the claim: it lives `visible_s` seconds from now, and from each beat. The heartbeat goes on.
 
         If it has ended, sets `lost` and raises ClaimLost.
 

@@ -201,10 +201,10 @@ def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
-    """Add a message, record its producer's number and `fence`; return the message's number, or PutBefore for a repeat.
+    """Add a message, record its producer's number and `fence`; return its number, or PutBefore for a repeat.
 
     Raises SequenceGap for a lower number that is no repeat, Fenced, QueueFull, Overloaded, and Forgotten if `sent` and
-    unclear.
+    unclear. A 1001st unnamed producer displaces the longest idle.
     """
     last, n, client = contents.producers.get(put.producer, (0, 0, ""))
     if put.seq <= last:
@@ -328,8 +328,8 @@ def _is_first(contents: Contents, message: Message) -> bool:
 def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
     """End a claim: ack removes the message and puts `then`, bury makes it a dead letter, nack gives it back.
 
-    A repeat changes nothing. Raises QueueFull for `then`; without this claim ClaimLost, or Forgotten if an ack may be
-    done.
+    After its last counted attempt nack buries it. A repeat changes nothing. Raises QueueFull for `then`; without this
+    claim ClaimLost, or Forgotten if an ack may be done.
     """
     claim = contents.claims.get(end.n)
     name = f"{end.n}.{end.token}"
@@ -418,9 +418,9 @@ def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
 
 
 def _purge(contents: Contents, rev: int) -> int:
-    """Remove ready and dead messages, and references to segments; return how many messages.
+    """Remove ready and dead messages, and references to segments; return how many messages, with those in segments.
 
-    Raises StateConflict unless the revision is `rev` and `contents` unchanged.
+    Claimed ones stay. Raises StateConflict unless the revision is `rev` and `contents` unchanged.
     """
     if contents.rev != rev or contents.changed:
         raise StateConflict(

@@ -430,8 +430,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     ) -> tuple[Put, Later[Any]]:
         """Submit a put as `producer`, once for `dedupe`, or as this client; return it with its future.
 
-        A new `producer`'s last number is read first. Raises InvalidInput unless `producer` and `seq` come together,
-        without `dedupe`.
+        A `producer`'s put is uncancellable; a new one's last number is read first. Raises InvalidInput unless
+        `producer` and `seq` come together, without `dedupe`.
         """
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give `producer` with `seq`, or `dedupe`, or none of them")

@@ -151,7 +151,7 @@ class QueueWriter:
         """Write a batch, or let a broker do it; return each operation's result or error.
 
         Tries again after lost races and answers until the timeout. Raises OutcomeUnknown, or the error of a batch never
-        sent.
+        sent. Removes segments that its tries left unnamed.
         """
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
@@ -222,8 +222,8 @@ class QueueWriter:
     ) -> tuple[Contents, list[Any], str]:
         """Apply overdue lapses and the batch to a copy, reading segments; return copy, results, and the write's id.
 
-        With `progress.full` operations that add messages get that error. May start a broker, and send a HEAD (`_note`).
-        Raises as `_messages`.
+        With `progress.full` operations that add messages get that error; foreign operations left out get NotHere. May
+        start a broker, and send a HEAD (`_note`). Raises as `_messages`.
         """
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
@@ -290,7 +290,7 @@ class QueueWriter:
         raise MalformedObject(f"{message}restore that object, or create the queue anew")
 
     def _look(self, progress: _Progress, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
-        """Read the queue.
+        """Read the queue, unless the cache is at most `max_age_s` old.
 
         Once the batch may have been sent, retries Unavailable until `deadline_s`; other errors become OutcomeUnknown.
         """

@@ -111,10 +111,10 @@ def apply_all(
 
 
 def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, over: int | None) -> Document:
-    """Return the draft after one change, `draft` itself if nothing changes. Calls users' functions, whose errors pass.
+    """Return the draft after a change; `draft` itself for UNCHANGED without a newer fence, or a needless StopEdits.
 
-    Raises Fenced after a newer epoch, StateLocked during an edit above `over` (None: never). A change with a `serial`
-    raises StateConflict unless `start` has it and is unchanged.
+    Calls users' functions, whose errors pass. Raises Fenced after a newer epoch, StateLocked during an edit above
+    `over` (None: never). A change with a `serial` raises StateConflict unless `start` has it and is unchanged.
     """
     reached = draft.serial + (draft is not start)  # by the batch's earlier changes
     match change:

@@ -190,8 +190,8 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
 
         `fn` gets the value, or the default, and may run several times, on another thread; its errors are raised.
-        Concurrent updates share a write, but no errors; the revision has the value after the last of them. `fence` is a
-        lease or its epoch; a newer one is stored even with `UNCHANGED`.
+        Concurrent updates share a write, but no errors; the revision has the value and `reason` after the last of them.
+        `fence` is a lease or its epoch; a newer one is stored even with `UNCHANGED`.
 
         Raises:
             Fenced: `fence` is older than the newest.

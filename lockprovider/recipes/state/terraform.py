@@ -121,8 +121,8 @@ class TerraformBackend:
     def _write(self, identity: str, body: bytes, *, force: bool) -> Reply:
         """Store the state in `body` if `identity` is the ID of the lock held here, or "" while none is held.
 
-        Another ID gets 423, or 409 if none is held. Raises MalformedObject for other bytes, LeaseLost, and, without
-        `force`, as `TerraformState.replacing`.
+        Another ID gets 423, or 409 if none is held. Raises MalformedObject for other bytes, LeaseLost, Fenced,
+        StateLocked, StateConflict, and, without `force`, as `TerraformState.replacing`.
         """
         snapshot = TerraformState.decode(body)
         held = self._held
@@ -143,7 +143,7 @@ class TerraformBackend:
         return Reply(HTTPStatus.OK)
 
     def _lock(self, info: dict[str, Any]) -> Reply:
-        """Acquire the lock of edits, and begin an edit that stores `info`.
+        """Acquire the lock of edits, and begin an edit that stores `info`; if that fails, release it.
 
         The held ID succeeds again, another gets 423. Raises InvalidInput without an ID, NotAcquired if another client
         has it.
@@ -353,7 +353,7 @@ class TfLock(AtUrl):
         Raises:
             StateLocked: another client had it until then; `reason` is its operation.
             OutcomeUnknown: the file may still appear: call `shown`, and unlock it.
-            NotSupported: the store ignores a delete's condition.
+            NotSupported: the store ignores conditions of writes or deletes.
 
         >>> lock.acquire()
         Traceback (most recent call last):

@@ -76,7 +76,8 @@ class StateWriter:
     def finish(self, turn: StateWrite, base: Content | None, deadline_s: float) -> StateWrite:
         """Send a write's requests until its verdict is `mine` or `never`; `base`: the content that it replaces, if any.
 
-        Raises OutcomeUnknown if that is not known by `deadline_s`. Errors before the first sending stay as they are.
+        Raises OutcomeUnknown at `deadline_s`, if reads cannot tell, or after an error other than Unavailable. Errors
+        before the first sending stay as they are.
         """
         data = turn.document.encode()
         failures = 0

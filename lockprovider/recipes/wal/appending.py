@@ -97,8 +97,8 @@ def draft(
 ) -> Drafted:
     """Build the slot after `last` from operations in their order; return it with each one's result or error.
 
-    A repeat needs no write (`carried`). `batch`: the write's id. `since`: this writer's epoch. `sent` marks operations
-    that may be in the log.
+    Lead: its epoch. Seal: its position. Resign: None. A repeat needs no write (`carried`). `batch`: the write's id.
+    `since`: this writer's epoch. `sent` marks operations that may be in the log.
     """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)

@@ -226,7 +226,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return LogReader(self._objects, name, lambda: self.position(start))
 
     def drop_reader(self, name: str) -> bool:
-        """Remove a reader's name: the log keeps nothing for it. Return whether it existed.
+        """Remove a reader's name, so that the log keeps no slots for it; its object stays. Return whether it existed.
 
         >>> log.drop_reader("nobody")
         False
@@ -312,7 +312,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return floor if start == "oldest" else start
 
     def info(self) -> LogInfo:
-        """Read the log's settings, end, leader, producers and readers.
+        """Read the log's settings, end, leader, named producers and readers.
 
         >>> info = log.info()
         >>> info.end.offset, info.producers

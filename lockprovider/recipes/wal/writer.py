@@ -37,7 +37,10 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations, in as many slots as needed; return results and errors, a list for each bundle."""
+        """Write operations, in as many slots as needed; return results and errors, a list for each bundle.
+
+        Numbers above a producer's failed one get SequenceGap.
+        """
         results: list[Any] = []
         flattened = flatten(operations)
         try:
@@ -86,9 +89,9 @@ class LogWriter:
         return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """Let the broker that `last` names do the batch, or draft it as the slot after `last`.
+        """Let the broker that `last` names do the batch, or draft what `to_carry_out` leaves as the slot after `last`.
 
-        Returns the batch's next state: done, write, or, after a broken link, find the end again.
+        Returns the batch's next state: done, write, or, if the broker left any undone, find the end again.
         """
 
         def adds_a_name(operation: LogOperation) -> bool:
@@ -105,7 +108,7 @@ class LogWriter:
     def _step(self, turn: Appending, handover: Handover[LogOperation]) -> Appending:
         """Do what the batch needs next: find the end and draft or hand it over, write, or read its place.
 
-        Returns its next state.
+        Returns its next state. Caches the end, and its first epoch.
         """
         match turn.need:
             case AppendStep.END:
@@ -123,7 +126,7 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Make room and write the draft; return the batch's next state. Raises LogFull.
+        """Make room and write the draft; return the batch's next state. Raises LogFull. May start a broker.
 
         Caches a won end. With an unknown condition it reads the place first, and may not write.
         """
@@ -254,6 +257,7 @@ class Appender(ProcessBound):
         """Append without waiting for the write; return a future, which a named producer cannot cancel.
 
         InvalidInput: a named producer needs `seq`, others have none. TooLarge: above 1 MiB. Overloaded: 10,000 wait.
+        CoordinationError: closed.
 
         >>> waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
         >>> [one.result().again for one in waiting]

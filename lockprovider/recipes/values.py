@@ -53,14 +53,21 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
 
 
 def check_call(value: Any, name: str, purpose: str, *, awaited: bool = False) -> Callable[..., Any]:
-    """Return the function; it must be an `async` one if `awaited`, else a plain one, or InvalidInput names it."""
+    """Return the function; InvalidInput names a wrong one.
+
+    It must be a plain one or, if `awaited`, return what can be awaited: then only built-in ones are refused here.
+    """
     call = check_function(value, name, purpose)
     is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
     if is_async and not awaited:
         raise InvalidInput(f"{name}={call!r} is async, and is not awaited here: give a plain function {purpose}")
-    if awaited and not is_async:
-        raise InvalidInput(f"{name}={call!r} is not async, and is awaited here: give an `async def` {purpose}")
+    if awaited and inspect.isbuiltin(call):
+        raise not_async(call, name, purpose)
     return call
+
+
+def not_async(call: object, name: str, purpose: str) -> InvalidInput:
+    return InvalidInput(f"{name}={call!r} is not async, and is awaited here: give an `async def` {purpose}")
 
 
 def check_producer(value: Any, argument: str) -> str:

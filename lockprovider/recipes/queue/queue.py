@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import threading
 from collections import defaultdict, deque
@@ -35,7 +36,7 @@ from lockprovider.recipes.queue.operations import (
     Touch,
 )
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import UNNAMED, NumberRanges, check_call, check_producer, epoch_of
+from lockprovider.recipes.values import UNNAMED, NumberRanges, check_call, check_producer, epoch_of, not_async
 
 _TIMEOUT_S = 60.0
 _CHUNK = 1000
@@ -508,12 +509,17 @@ async def _failed_task(
 ) -> bool:
     """Await `fn(job)`; unless it ended the job, ack, or give back if it raised.
 
-    Returns whether any raised, after `tell(job, error)`.
+    Returns whether any raised, after `tell(job, error)`. InvalidInput: it returned what cannot be awaited.
     """
+    can_wait = True
     try:
         async with job:
-            await fn(job)
-    except Exception as error:  # noqa: BLE001 - the message keeps it, and `tell` gets it
+            coming = fn(job)
+            can_wait = inspect.isawaitable(coming)
+            await coming
+    except Exception as error:
+        if not can_wait:
+            raise not_async(fn, "fn", "of a job") from error
         tell(job, error)
         return True
     return False

@@ -613,6 +613,7 @@ def test_tasks_lead_and_are_cancelled_when_deposed(store) -> None:
 
         assert await election.run(main) == "done"
         assert seen == [seen[0], seen[0] + 2]
+        assert await election.run(lambda term: main(term)) == "done"  # noqa: PLW0108 - a plain function
 
     asyncio.run(story())
 

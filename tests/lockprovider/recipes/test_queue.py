@@ -485,6 +485,22 @@ async def test_worker_refuses_a_function_that_it_would_not_await(store) -> None:
     assert queue.stat().ready == 1
 
 
+async def test_tasks_work_with_a_plain_function_only_if_it_returns_a_coroutine(store) -> None:
+    done: list[object] = []
+
+    async def noted(job) -> None:
+        done.append(job.body)
+
+    queue = made(store)
+    queue.put_many(["a", "b"])
+    tasks = AsyncQueue(store, PATH)
+    with pytest.raises(InvalidInput, match="fn=.* is not async"):
+        await tasks.work(lambda job: job.body, until_empty=True)
+    assert queue.stat().dead == 0
+    assert (await tasks.work(lambda job: noted(job), until_empty=True)).acked == 1  # noqa: PLW0108 - a plain one
+    assert done == ["b"]
+
+
 def ctrl_c() -> None:
     raise KeyboardInterrupt
 

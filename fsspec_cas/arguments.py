@@ -49,6 +49,12 @@ def check_whole(value: object, name: str, *, least: int = 0) -> int:
     return value
 
 
+def check_flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name}={shown(value)} must be True or False")
+    return value
+
+
 def check_text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"{name}={shown(value)} must be text, e.g. {name}='nightly'")
@@ -182,7 +188,7 @@ def check_start(text: object) -> str:
 def as_text(value: object, kind: type[InvalidInput]) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise kind(f"{value!r} is not text: give a URL or a path, as str or pathlib.Path")
+        raise kind(f"{shown(value)} is not text: give a URL or a path, as str or pathlib.Path")
     return text
 
 

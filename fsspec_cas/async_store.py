@@ -13,12 +13,14 @@ from fsspec_cas.answer import Capabilities, Content, Entry, Info, Missing, Objec
 from fsspec_cas.arguments import (
     Bytes,
     check_bytes,
+    check_flag,
     check_items,
     check_path,
     check_prefix,
     check_root,
     check_seconds,
     check_start,
+    shown,
 )
 from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.backends.s3 import is_in_directory_bucket
@@ -139,6 +141,8 @@ class AsyncStore:
         >>> await store.read_or_none("nothing") is None
         True
         """
+        if not isinstance(known, (Content, type(None))):
+            raise InvalidInput(f"known={shown(known)} must be a Content: what an earlier read returned")
         full, version = self._full_path(path), None if known is None else self._checked_version(known.version)
         answer = await self._sender.get(full, version, timeout)
         if isinstance(answer, Unchanged) or (isinstance(answer, ObjectState) and answer.version == version):
@@ -453,8 +457,8 @@ class AsyncStore:
         if content_type is not None or metadata is not None or own:
             rules = self.backend.attribute_rules
             attributes = attributes_of(self.backend.name, rules, content_type, metadata, own)
-        full = self._join(check_path(path, absolute=not self.root))
-        return Write(full, condition, self._world.new_id(), create_once, attributes=attributes)
+        full, once = self._join(check_path(path, absolute=not self.root)), check_flag(create_once, "create_once")
+        return Write(full, condition, self._world.new_id(), once, attributes=attributes)
 
     def _full_path(self, path: str) -> str:
         return self._join(check_path(path, absolute=not self.root, marker=True))

@@ -213,6 +213,7 @@ INNER = {
     "lockprovider.bounded": "what is stored beside a table's lock is decoded within the same bounds",
     "lockprovider.recipes.errors": "a writer whose epoch is over is refused by tables as by the recipes",
     "lockprovider.recipes.values": "a fence is given to tables as to the recipes",
+    "lockprovider.words": "texts that UTF-8 lacks are refused in a table's metadata as in the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",
     "fsspec_cas.machine": "threads of all packages wait for each other by the same signal",
     "fsspec_cas.sender": "a transaction that lost waits as a request does",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.arguments import LARGEST_NUMBER, check_function, check_text
+from fsspec_cas.arguments import LARGEST_NUMBER, check_function, check_text, shown
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject, SequenceGap
 from lockprovider.words import storable
@@ -72,7 +72,7 @@ def not_async(call: object, name: str, purpose: str) -> InvalidInput:
 
 def check_producer(value: Any, argument: str) -> str:
     if not isinstance(value, str) or not value or value.startswith(UNNAMED):
-        raise InvalidInput(f"{argument}={value!r} must be a name that does not begin with {UNNAMED!r}")
+        raise InvalidInput(f"{argument}={shown(value)} must be a name that does not begin with {UNNAMED!r}")
     return check_storable(value, argument, _LONGEST_NAME)
 
 
@@ -87,7 +87,9 @@ def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
 def check_fence(fence: Any) -> int:
     epoch = getattr(fence, "epoch", fence)
     if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 < epoch <= LARGEST_NUMBER:
-        raise InvalidInput(f"fence={fence!r} must be a lease, a term, a job, or its epoch (a whole number above 0)")
+        raise InvalidInput(
+            f"fence={shown(fence)} must be a lease, a term, a job, or its epoch (a whole number above 0)"
+        )
     return epoch
 
 

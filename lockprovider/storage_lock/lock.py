@@ -17,7 +17,7 @@ from fsspec_cas import (
     check_path,
     require_safe_for_locks,
 )
-from fsspec_cas.arguments import check_seconds
+from fsspec_cas.arguments import check_flag, check_seconds
 from fsspec_cas.machine import Signal, ends_with
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, checked
@@ -330,7 +330,7 @@ class Lock:
         >>> with lock as lease:
         ...     lease.publish(pending)
         """
-        return self._of_this_process().publisher.stage(path, data, unshared=unshared)
+        return self._of_this_process().publisher.stage(path, data, unshared=check_flag(unshared, "unshared"))
 
     def unstage(self, pending: Pending) -> None:
         """Remove staged bytes of a publish that is abandoned or applied. After a `CasError` they may remain.

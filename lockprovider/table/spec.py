@@ -26,6 +26,7 @@ from lockprovider.table.format.properties import (
     TableConfig,
 )
 from lockprovider.table.settings import IndexSettings
+from lockprovider.words import storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class TableSpec:
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
             object.__setattr__(self, name, named_columns(name, getattr(self, name)))
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise InvalidRecords(f"name={shown(self.name)} must be a text: the table's name")
+        if not isinstance(self.name, str) or not self.name.strip() or storable(self.name) != self.name:
+            raise InvalidRecords(f"name={shown(self.name)} must be a text, in UTF-8: the table's name")
         object.__setattr__(self, "schema", _schema(self.schema))
         if self.ordering is not None and not (isinstance(self.ordering, str) and self.ordering):
             raise InvalidRecords(f"ordering={shown(self.ordering)} must be the name of one column")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import Store
+from fsspec_cas.arguments import check_flag
 from lockprovider.recipes.values import check_storable
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.doctor.facts import TableFinding
@@ -590,7 +591,7 @@ class Table(TableContext):
         ...
         lockprovider.table.errors.HistoryGone: 20260101000000000 is no pending write; to take back commits, use restore
         """
-        rollback.roll_back_dead(self, instant, force=force)
+        rollback.roll_back_dead(self, instant, force=check_flag(force, "force"))
 
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
@@ -677,7 +678,7 @@ class Table(TableContext):
         >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
         ...     assert change
         """
-        return share.share(self, dry_run=dry_run, all_in_utc=all_in_utc)
+        return share.share(self, dry_run=dry_run, all_in_utc=check_flag(all_in_utc, "all_in_utc"))
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
         """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them.

@@ -384,6 +384,22 @@ def test_listing_refuses_a_limit_that_is_no_text_before_it_is_sent(limit):
     assert backend.asked == []
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda store: store.put_if_absent("a", b"", create_once="no"), "create_once='no'"),
+        (lambda store: store.open_exclusive("a", create_once=1), "create_once=1"),
+        (lambda store: store.read_or_none("a", known="x"), "known='x'"),
+        (lambda store: store.read(10**5000), "this int is not text"),
+    ],
+)
+def test_argument_of_another_type_is_refused_before_it_is_sent(call, named):
+    store, backend, _ = scripted()
+    with pytest.raises(InvalidInput, match=named):
+        call(store)
+    assert backend.asked == []
+
+
 def test_listing_of_directory_bucket_which_is_unordered_has_every_path_in_range():
     """S3 does not know StartAfter there either."""
     _, backend, clock = scripted(

@@ -170,6 +170,7 @@ LOCKS: list[tuple[str, Call, type[Exception], list[str]]] = [
     ("Lock: path", lambda p: Lock(store(p), None), InvalidInput, ["None"]),
     ("Lock: settings", lambda p: Lock(store(p), settings=60), Bad, ["settings=60", "LockSettings"]),
     ("Lock: stage", lambda p: Lock(store(p)).stage(None, b""), InvalidInput, ["None"]),
+    ("Lock: stage: once", lambda p: Lock(store(p)).stage("a", b"", unshared="no"), InvalidInput, ["unshared='no'"]),
     ("Lock: stage: dots", lambda p: Lock(store(p)).stage("../a", b""), InvalidInput, ["'../a'"]),
     ("lease: publish", lambda p: holding(p, lambda lease: lease.publish(5, b"")), InvalidInput, ["5", "not text"]),
     (

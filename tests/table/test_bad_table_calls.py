@@ -55,6 +55,8 @@ MADE: list[Case] = [
     ("name: empty", lambda: spec(name=" "), InvalidRecords, ["name=' '"]),
     ("name: none", lambda: spec(name=None), InvalidRecords, ["name=None"]),
     ("buckets: text", lambda: spec(buckets="4"), InvalidRecords, ["buckets='4'", "whole number"]),
+    ("name: surrogate", lambda: spec(name="\ud800"), InvalidRecords, ["name=", "UTF-8"]),
+    ("buckets: huge", lambda: spec(buckets=10**5000).config(), InvalidRecords, ["this int", "use 1 to"]),
     ("buckets: true", lambda: spec(buckets=True), InvalidRecords, ["buckets=True"]),
     ("buckets: zero", lambda: spec(buckets=0).config(), InvalidRecords, ["0 buckets"]),
     ("bucket_by: alone", lambda: spec(bucket_by="id"), InvalidRecords, ["bucket_by=('id',)", "buckets"]),
@@ -145,6 +147,17 @@ def _table(tmp_path_factory: pytest.TempPathFactory) -> None:
     )
 
 
+SURROGATE = ROWS.to_pandas().rename(columns={"id": "\ud800"})
+
+
+def _noting(extra: Any) -> Callable[..., object]:
+    def note_and_append(txn: Any) -> None:
+        txn.extra["n"] = extra
+        txn.append(ROWS)
+
+    return note_and_append
+
+
 CALLED: list[Case] = [
     ("create: url", lambda _: Table.create(None, SPEC), InvalidUrl, ["None"]),
     ("create: spec", lambda p: Table.create(str(p), ROWS.schema), InvalidRecords, ["Schema", "TableSpec"]),
@@ -156,6 +169,10 @@ CALLED: list[Case] = [
     ("append: retries", lambda p: to(p).append(ROWS, retries="x"), InvalidInput, ["retries='x'", "retries=5"]),
     ("append: below", lambda p: to(p).append(ROWS, retries=-1), InvalidInput, ["retries=-1", "0 or more"]),
     ("upsert: none", lambda p: to(p).upsert(ROWS, retries=None), InvalidInput, ["retries=None"]),
+    ("append: column", lambda p: to(p).append(SURROGATE), InvalidRecords, ["columns", "UTF-8"]),
+    ("append: surrogate", lambda p: to(p).append(ROWS, extra={"n": "\ud800"}), InvalidInput, ["extra=", "UTF-8"]),
+    ("transact: extra", lambda p: to(p).transact(_noting("\ud800")), InvalidInput, ["extra=", "UTF-8"]),
+    ("transact: number", lambda p: to(p).transact(_noting(5)), InvalidInput, ["extra=", "texts"]),
     ("append: extra", lambda p: to(p).append(ROWS, extra={"n": 1}), InvalidInput, ["{'n': 1}", "text"]),
     ("append: rows", lambda p: to(p).append([1, 2]), InvalidRecords, ["list", "DataFrame"]),
     ("upsert: retries", lambda p: to(p).upsert(ROWS, retries=1.5), InvalidInput, ["retries=1.5"]),
@@ -202,8 +219,11 @@ CALLED: list[Case] = [
     ("savepoint: comment", lambda p: to(p).savepoint(comment="\ud800"), InvalidInput, ["comment=", "UTF-8"]),
     ("unschedule: huge", lambda p: to(p).unschedule_clustering(hours=-(10**5000)), InvalidInput, ["this int"]),
     ("savepoint: away", lambda p: to(p).delete_savepoint(None), InvalidInput, ["None is no version"]),
+    ("roll_back: force", lambda p: to(p).roll_back("x", force="no"), InvalidInput, ["force='no'"]),
+    ("share: utc", lambda p: to(p).share(all_in_utc="no"), InvalidInput, ["all_in_utc='no'"]),
     ("roll_back: unknown", lambda p: to(p).roll_back("x"), HistoryGone, ["x", "restore"]),
     ("buckets: text", lambda p: to(p).adopt_bucket_index("x"), InvalidRecords, ["'x'", "use 1 to"]),
+    ("buckets: huge", lambda p: to(p).adopt_bucket_index(10**5000), InvalidRecords, ["this int", "use 1 to"]),
     ("buckets: flag", lambda p: to(p).adopt_bucket_index(True), InvalidRecords, ["True", "use 1 to"]),
     ("buckets: by", lambda p: to(p).adopt_bucket_index(4, "city"), InvalidRecords, ["columns ['city']", "['id']"]),
     ("cluster: by", lambda p: to(p).cluster(5), InvalidInput, ["sort_by=5", "('ts',)"]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fsspec_cas import Bytes, InvalidInput, Store, World
-from fsspec_cas.arguments import check_seconds, check_whole
+from fsspec_cas.arguments import LARGEST_NUMBER, check_seconds, check_whole, shown
 from fsspec_cas.bridge.threads import EnteredByTasks, ForTasks, Later, awaited, converted, iterated, on_thread, threaded
 from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks
 from lockprovider.recipes.broker import Broker, check_broker
@@ -304,12 +304,14 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
     def _kept_slot(self, start: Start) -> int:
         """Return the slot, or the first kept one for `oldest`; raise InvalidInput for other starts, or Trimmed."""
-        if start != "oldest" and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
-            raise InvalidInput(f"start={start!r} must be a position, a slot, 'oldest' or 'end'")
         floor = self._objects.manifest(fresh=True).floor
-        if start != "oldest" and start < floor:
+        if start == "oldest":
+            return floor
+        if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= LARGEST_NUMBER:
+            raise InvalidInput(f"start={shown(start)} must be a position, a slot, 'oldest' or 'end'")
+        if start < floor:
             raise self._objects.trimmed_error(start)
-        return floor if start == "oldest" else start
+        return start
 
     def info(self) -> LogInfo:
         """Read the log's settings, end, leader, named producers and readers.

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from fsspec_cas import InvalidInput, NotSupported
+from fsspec_cas.arguments import check_flag
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.read import consistent
 from lockprovider.table.read.consistent import PointInTime
@@ -55,8 +56,7 @@ class Scan:
             check_kind(self.filter)
         if self.as_of is not None:
             check_version(self.as_of)
-        if not isinstance(self.read_optimized, bool):
-            raise InvalidInput(f"read_optimized={self.read_optimized!r} must be True or False")
+        check_flag(self.read_optimized, "read_optimized")
 
     def to_arrow(self) -> pa.Table:
         """Read the rows as a pyarrow Table.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fsspec_cas.arguments import shown
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.bloom import utf8
 from lockprovider.table.format.keygen import EMPTY_KEY, NULL_KEY
@@ -44,7 +45,7 @@ class BucketIndex:
         if strange:
             raise InvalidRecords(f"bucket columns {strange} are not in the record key: use columns of {[*key_fields]}")
         if not isinstance(self.buckets, int) or isinstance(self.buckets, bool) or not 1 <= self.buckets <= MOST_BUCKETS:
-            raise InvalidRecords(f"a table cannot have {self.buckets!r} buckets: use 1 to {MOST_BUCKETS}")
+            raise InvalidRecords(f"a table cannot have {shown(self.buckets)} buckets: use 1 to {MOST_BUCKETS}")
         return self
 
     def named_by(self, file_id: str) -> int | None:

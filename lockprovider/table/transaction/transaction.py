@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from fsspec_cas import CasError, InvalidInput
-from fsspec_cas.arguments import check_whole
+from fsspec_cas.arguments import check_whole, shown
 from fsspec_cas.sender import delay_s
 from lockprovider import LockError, Pending
 from lockprovider.table.convert.columns import with_columns
@@ -34,6 +34,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.decision import Basis, KeyCheck, Proposal, columns_digest, config_digest
 from lockprovider.table.transaction.lifecycle import Committing, InstantKind, Started, State, Step, after, resume, start
+from lockprovider.words import storable
 
 if TYPE_CHECKING:
     from lockprovider.table.state.heartbeat import WriterHeartbeat
@@ -385,6 +386,7 @@ class Transaction:
         replaces = self._action is Action.REPLACECOMMIT and self.operation not in REPLACING  # an engine has renamed it
         operation = "INSERT_OVERWRITE" if replaces else self.operation
         stated = self.table.current.stated_schema(self.timeline, self.begin)
+        _check_extra(self.extra)
         extra = {**conflict.with_fence(self.extra, self.table.fence), **stated}
         schema_json = self._schema_json or hudi_schema.to_avro(schema, self.config.name)
         metadata = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, self._replaced)
@@ -562,9 +564,11 @@ def _check_call(table: object, fn: object, extra: object) -> None:
         raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
     if not callable(fn):
         raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
-    if extra is not None and not _is_text(extra):
-        raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
+    _check_extra({} if extra is None else extra)
 
 
-def _is_text(extra: object) -> bool:
-    return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)
+def _check_extra(extra: object) -> None:
+    texts = [text for pair in extra.items() for text in pair] if isinstance(extra, Mapping) else [extra]
+    if not all(isinstance(text, str) and storable(text) == text for text in texts):
+        message = f"extra={shown(extra)} must be names and texts: it goes into the commit's metadata as JSON, in UTF-8"
+        raise InvalidInput(message)

@@ -64,12 +64,13 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """The store under test; `timeout` (seconds) is for each call."""
+    """The store under test; `timeout` (seconds) is for each call, `uploads` are those begun and not completed."""
 
     store: AsyncStore
     racers: int
     timeout: float
     world: World = field(default_factory=Machine)
+    uploads: dict[str, Upload] = field(default_factory=dict)
     _count: int = 0
 
     def body(self) -> bytes:
@@ -125,6 +126,8 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
     """
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
+    if isinstance(opened, Upload):
+        bench.uploads[opened.write.write_id] = opened
     if isinstance(opened, Upload) and not backend.part_rules.tail_with_finish:
         opened = await backend.add(opened, body, timeout_s=bench.timeout)
     if isinstance(opened, (NotApplied, NoAnswer)):
@@ -133,17 +136,17 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload, with `body` if completions carry bytes; abort it after any answer but `Applied`.
+    """Complete the upload, with `body` if completions carry bytes, and return the answer, or a refused beginning.
 
-    A refused beginning is returned. Raises Unavailable after 13 times `NotApplied`, without an abort.
+    Raises Unavailable after 13 times `NotApplied`.
     """
     if isinstance(opened, ConditionFailed):
         return opened
     backend = bench.store.backend
     tail = body if backend.part_rules.tail_with_finish else b""
     answer = await retry_while_not_applied(lambda: backend.finish(opened, tail, timeout_s=bench.timeout))
-    if not isinstance(answer, Applied):
-        await backend.abort(opened, timeout_s=bench.timeout)
+    if isinstance(answer, Applied):
+        del bench.uploads[opened.write.write_id]
     return answer
 
 

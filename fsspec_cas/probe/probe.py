@@ -152,9 +152,15 @@ def _judge(findings: list[Finding]) -> ProbeVerdict:
 
 
 async def _clean(bench: Bench) -> tuple[str, ...]:
-    """Delete all objects below the bench's root, locally its folder too; return the paths that remain, or the error."""
+    """Abort open uploads, and delete all objects below the bench's root, locally its folder too.
+
+    Returns the paths that remain, or the error.
+    """
     store = bench.store
     try:
+        for upload in bench.uploads.values():
+            with suppress(CasError):
+                await store.backend.abort(upload, timeout_s=bench.timeout)
         for entry in await store.list("", timeout=bench.timeout):
             with suppress(CasError):
                 await store.delete(entry.path, timeout=bench.timeout)

@@ -22,7 +22,7 @@ from fsspec_cas import (
     Store,
     Unavailable,
 )
-from fsspec_cas.answer import Applied, ConditionFailed, NotApplied
+from fsspec_cas.answer import Applied, ConditionFailed, NoAnswer, NotApplied
 from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.bridge.drive import OnLoop
@@ -389,6 +389,28 @@ def test_every_answer_of_a_busy_store_is_heard():
 
     assert OnLoop().run(retry_while_not_applied(ask)) == Applied(None)
     assert not answers
+
+
+class Finishless(Wrong):
+    async def finish(self, upload, tail, *, timeout_s):
+        raise Unavailable("the completion is refused")
+
+
+class BeginsOne(Wrong):
+    """Begins no upload of a race after the first."""
+
+    async def begin(self, write, *, timeout_s):
+        if self._parts:
+            return NoAnswer("it did not begin")
+        return await super().begin(write, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(("kind", "check"), [(Finishless, "upload"), (BeginsOne, "upload race")])
+def test_upload_that_could_not_be_finished_is_aborted(kind, check):
+    backend = kind()
+    report = probe(Store(backend, f"/probe/{uuid.uuid4().hex}"))
+    assert report[check].state == "failed"
+    assert backend._parts == {}
 
 
 def require_safe(store: Store) -> None:

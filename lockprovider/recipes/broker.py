@@ -342,8 +342,8 @@ class Broker(Generic[T]):
         if self._service is not None:
             self._service.abandon()
         self._service = None
-        self._hang_up()
         self._guard = threading.Lock()
+        self._hang_up()
         self._avoided: dict[str, float] = {}
         self._closed = self._is_mute = False
         self._own_offer: Offer | None = None
@@ -403,8 +403,7 @@ class Broker(Generic[T]):
             service, self._service = self._service, None
         if service is not None:
             service.close()
-        if self._link is not None:
-            self._link.close()
+        self._hang_up()
 
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Ask the broker in `offer`, connecting if needed; return each operation's result or error.
@@ -415,11 +414,9 @@ class Broker(Generic[T]):
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False
         try:
-            if self._link is None or self._link.address != offer[0]:
-                self._hang_up()
-                self._link = Link(*offer)
+            link = self._linked(offer)
             is_sent = True
-            answers = zip(operations, self._link.ask(encoded), strict=True)
+            answers = zip(operations, link.ask(encoded), strict=True)
             with undecodable_as(BrokenLink, "an answer is not understood"):
                 return [
                     broker_rules.decode_result(answer, partial(self._codec.decode_result, operation))
@@ -434,10 +431,25 @@ class Broker(Generic[T]):
             self._avoided[offer[0]] = now_s + _AVOIDED_S
             return [NotHere(str(error), sent=is_sent) for _ in operations]
 
+    def _linked(self, offer: Offer) -> Link:
+        """Return the link to the broker in `offer`, connecting if needed; may raise BrokenLink, as once closed."""
+        link = self._link
+        if link is None or link.address != offer[0]:
+            self._hang_up()
+            link = Link(*offer)
+            with self._guard:  # A batch may outlast `close`, which has a timeout.
+                is_closed = self._closed
+                self._link = None if is_closed else link
+            if is_closed:
+                link.close()
+                raise BrokenLink("this client was closed")
+        return link
+
     def _hang_up(self) -> None:
-        if self._link is not None:
-            self._link.close()
-        self._link = None
+        with self._guard:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
     def _is_avoided(self, address: str) -> bool:
         return self._avoided.get(address, 0.0) > self._world.monotonic_s()

@@ -24,7 +24,7 @@ from fsspec_cas.bridge.threads import Later
 from fsspec_cas.machine import Worker
 from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
 from lockprovider.queue import Queue, SequenceGap
-from lockprovider.recipes.broker import BrokenLink, Broker, Link, Service, receive_frame, send_frame
+from lockprovider.recipes.broker import BrokenLink, Broker, Link, Service, prove, receive_frame, send_frame
 from lockprovider.recipes.broker_rules import Bundle, offers_of, with_offer
 from lockprovider.recipes.queue.operations import Beat, QueueCodec
 from lockprovider.recipes.wal.contents import LogManifest
@@ -79,6 +79,30 @@ def test_broker_answers_after_a_timeout_of_its_write() -> None:
     broker = Broker("", QueueCodec(), lambda _: failed, ManualClock())
     answers = broker._results(socket.socket(), 1, Bundle((Beat(()),), (False,), lambda: True))
     assert answers == [{"not_here": True}]
+
+
+@pytest.mark.parametrize("connecting", [False, True])
+def test_closed_client_keeps_no_link_for_a_batch_that_still_runs(*, connecting: bool) -> None:
+    heard: list[bytes] = []
+    client = Broker("127.0.0.1", QueueCodec(), lambda _: Later(), ManualClock())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as peer:
+                if connecting:
+                    client.close()
+                prove(peer, "key", asks=False)
+                heard.append(peer.recv(1))
+
+        if not connecting:
+            client.close()
+        listening = threading.Thread(target=answer)
+        listening.start()
+        named = with_offer({}, client._host_name, (f"tcp:127.0.0.1:{listener.getsockname()[1]}", "key"))
+        handed = client.hand_over(named, [Beat(())], [False], set())
+        listening.join()
+    assert handed is not None
+    assert (handed.results, handed.sent, heard) == (None, (False,), [b""])
 
 
 def offer(store: Store, path: str = PATH) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from fsspec_cas.answer import WriteAnswer
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.http import ALL_CAPABILITIES, HttpBackend
-from fsspec_cas.backends.reply import StoreRequest, Verb
+from fsspec_cas.backends.reply import StatementKind, StoreRequest, StoreStatement, Verb
 from fsspec_cas.backends.s3.answers import S3Dialect
 from fsspec_cas.errors import NotSupported
 from fsspec_cas.outcome import Absent, Condition, Version
@@ -52,19 +52,20 @@ class S3Api(HttpBackend):
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """Send DeleteObjects for paths in one bucket, also missing ones; StoreError names refused objects.
 
-        If all refusals are temporary, return `NoAnswer`. Once NotSupported was raised, also for denied access, later
-        calls raise it without a request.
+        If all refusals are temporary, return `NoAnswer`. NotSupported, also for denied access: delete singly. Once the
+        store has stated that it does not know the operation, later calls raise it without a request.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")
-        try:
-            answer: WriteAnswer = await self._ask(
-                StoreRequest(Verb.DELETE_MANY, paths[0], paths=tuple(paths)), timeout_s
-            )
-        except NotSupported:
-            self._batches = False
-            raise
+        answer: WriteAnswer = await self._ask(StoreRequest(Verb.DELETE_MANY, paths[0], paths=tuple(paths)), timeout_s)
         return answer
+
+    def _meaning(self, request: StoreRequest, statement: StoreStatement) -> Any:
+        if request.verb is Verb.DELETE_MANY and (
+            statement.kind is StatementKind.UNSUPPORTED or statement.code == "MethodNotAllowed"
+        ):
+            self._batches = False
+        return super()._meaning(request, statement)
 
     def adapt(self, refused: str = "") -> bool:
         """Switch If-Match between quoted and unquoted ETags, if `refused` is in use."""

@@ -204,6 +204,33 @@ def test_keys_that_bulk_delete_could_not_remove_are_named_at_once(options):
 
 
 @CLIENTS
+@pytest.mark.parametrize(
+    ("status", "code", "then"),
+    [
+        (403, "ExpiredToken", ["POST"]),
+        (403, "RequestTimeTooSkewed", ["POST"]),
+        (400, "MalformedXML", ["POST"]),
+        (501, "NotImplemented", ["DELETE", "DELETE"]),
+        (405, "MethodNotAllowed", ["DELETE", "DELETE"]),
+    ],
+)
+def test_only_a_store_without_bulk_deletes_is_not_asked_for_them_again(options, status, code, then):
+    done = http(200, b"<DeleteResult/>", x_amz_request_id=1)
+    with Gateway("127.0.0.1", 9) as gateway:
+        gateway.rules += [
+            Rule(said("s3", status, code), times=2),
+            Rule(done, times=None, match=lambda method, _: method == "POST"),
+            Rule(http(204, x_amz_request_id=1), times=None),
+        ]
+        store = Store.from_url("s3://bucket/x", options(gateway.endpoint))
+        with pytest.raises((StoreError, NotSupported), match=code):
+            store.delete_all(["a", "b"])
+        assert [method for method, _ in gateway.requests] == ["POST", "DELETE"]
+        store.delete_all(["a", "b"])
+    assert [method for method, _ in gateway.requests[2:]] == then
+
+
+@CLIENTS
 def test_weak_etag_is_refused_at_once(options):
     weak = http(200, b"data", ETag='W/"1"', Last_Modified=DATE, x_amz_request_id=1)
     with Wire(weak) as wire, pytest.raises(StoreError, match="weak"):

@@ -166,14 +166,16 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
             raise
         problem = f"the file system of {str(target)!r} has no hard links ({error.strerror}), which creates need"
         raise NotSupported(f"{problem}: use a local file system") from error
-    return _sync_new_file(target, version)
+    return _synced(target, version)
 
 
-def _sync_new_file(target: Path, version: Version) -> WriteAnswer:
+def _synced(target: Path, version: Version | None) -> WriteAnswer:
+    """Sync the folder of a file that was changed to `version` (None: deleted); `NoAnswer` if that fails."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
-        return NoAnswer(f"the file is in place, but its folder could not be synced: {error}")
+        done = "deleted" if version is None else "in place"
+        return NoAnswer(f"the file is {done}, but its folder could not be synced: {error}")
     return Applied(version)
 
 
@@ -201,13 +203,14 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
                     f"the file system of {str(target)!r} keeps no times in nanoseconds: use another file system"
                 )
             temporary.rename(target)
-        return _sync_new_file(target, version)
+        return _synced(target, version)
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
     """Lock the folder and delete the file; `ConditionFailed` at another version or none.
 
-    `NotApplied` if the lock stays taken. Links, or no flock, raise NotSupported.
+    `NotApplied` if the lock stays taken, `NoAnswer` if only the folder's sync fails. Links, or no flock, raise
+    NotSupported.
     """
     if object_stat(target) is None:
         return ConditionFailed()
@@ -221,7 +224,7 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
             raise NotSupported(f"{str(target)!r} is a symbolic link: delete {os.path.realpath(target)!r}, or the link")
         refuse_hard_links(target, stat)
         target.unlink()
-        return Applied(None)
+        return _synced(target, None)
 
 
 @contextlib.contextmanager
@@ -277,14 +280,14 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
-        yield _poll_flock(descriptor, timeout_s)
-    except OSError as error:
-        if error.errno in _NO_FLOCK and error.filename is None:
-            summary = (
-                f"the file system of {str(folder)!r} has no flock ({error.strerror}), which conditional writes need"
-            )
-            raise NotSupported(f"{summary}: use a local file system") from error
-        raise
+        try:
+            locked = _poll_flock(descriptor, timeout_s)
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+            problem = f"the file system of {str(folder)!r} has no flock ({error.strerror})"
+            raise NotSupported(f"{problem}, which conditional writes need: use a local file system") from error
+        yield locked
     finally:
         # Closing does not unlock while a forked child has a copy of the descriptor.
         with contextlib.suppress(OSError):
@@ -370,11 +373,11 @@ def _as_store_error(path: str) -> Iterator[None]:
     """Raise the block's OSError as StoreError, or AccessDenied if the system denied permission."""
     try:
         yield
+    except StoreError:
+        raise
     except PermissionError as error:
         raise AccessDenied(f"no permission for {path!r}: {error.strerror}", path=path) from error
     except OSError as error:
-        if isinstance(error, StoreError):
-            raise
         raise StoreError(f"the file system failed for {path!r}: {error}", path=path) from error
 
 

@@ -236,6 +236,42 @@ def test_name_without_permission_is_access_denied(store, monkeypatch):
     assert isinstance(caught.value, PermissionError)
 
 
+def test_part_without_permission_is_access_denied_with_the_systems_reason(tmp_path, monkeypatch):
+    backend, run = LocalBackend(), Inline(Machine()).run
+    upload = run(backend.begin(Write(str(tmp_path / "a"), ABSENT, "id"), timeout_s=1))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # permissions do not stop root
+    with pytest.raises(AccessDenied, match="a': Permission denied$"):
+        run(backend.finish(upload, b"1", timeout_s=1))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_failure_of_a_write_under_the_folder_lock_is_not_a_missing_flock(store, monkeypatch, code):
+    version = store.put_if_absent("a", b"1").unwrap()
+
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(local.os, "fsync", fail)
+    with pytest.raises(StoreError, match=os.strerror(code)):
+        store.put_if_match("a", b"2", version)
+
+
+def test_delete_at_a_version_syncs_its_folder(tmp_path, store, monkeypatch):
+    version = store.put_if_absent("a", b"1").unwrap()
+    synced: list[tuple[Path, bool]] = []
+
+    def note(file: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{file}").readlink(), (tmp_path / "a").exists()))
+
+    monkeypatch.setattr(local.os, "fsync", note)
+    assert store.delete_if_match("a", version) == Won(version)
+    assert synced == [(tmp_path, False)]
+
+
 def test_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypatch):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")

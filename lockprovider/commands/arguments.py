@@ -108,7 +108,7 @@ def add_command(
 
 
 def _mix(parser: argparse.ArgumentParser) -> None:
-    """Let options stand between positional arguments: replaces `parse_known_args`."""
+    """Patch `parser` to accept options before positional arguments that may be left out, too."""
 
     def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> Any:
         del vars(parser)["parse_known_args"]
@@ -206,7 +206,7 @@ def say(arguments: Any, fields: Any, plain: str) -> None:
 
 
 def confirmed(arguments: Any, question: str, check: str) -> bool:
-    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes".
+    """Return True for `--yes`; else ask on stderr, and return whether the line read is "yes"; if not, print so.
 
     Without a terminal, raises InvalidInput, which advises the command `check`.
     """

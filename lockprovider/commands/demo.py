@@ -41,8 +41,8 @@ def add(commands: Commands) -> None:
 def _demo(chosen: Any) -> int:
     """Run the demo, with `--serve` on its own S3 server; print the report. `--keep` then waits for Ctrl-C.
 
-    REFUSED: the report is not `ok`, or `Stopped`. BAD_INPUT: bad options, missing packages, errors of store or table.
-    INTERRUPTED: Ctrl-C.
+    REFUSED if it is not `ok` or the run stopped, INTERRUPTED by Ctrl-C. BAD_INPUT: bad options, missing packages or
+    Java, earlier errors of store or table.
     """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")

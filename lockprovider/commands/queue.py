@@ -113,9 +113,10 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put messages, JSON or else text, from arguments or lines of stdin; print counts: new, put by `--producer` before.
+    """Put messages, JSON or else text, from arguments or lines of stdin.
 
-    InvalidInput: `--producer` with a key, priority or delay.
+    Prints counts: new, put by `--producer` before. A key, priority or delay puts one by one. InvalidInput: any of these
+    with `--producer`.
     """
     are_plain = not (arguments.key or arguments.priority or arguments.delay)
     if arguments.producer is not None and not are_plain:

@@ -249,9 +249,10 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """After confirmation, break the current edit, whose write is then refused; DONE without one, REFUSED if declined.
+    """After confirmation, break the current edit, whose write is then refused; DONE without one.
 
-    With `--style tflock`, deletes the lock file instead. InvalidInput: `--id` without it.
+    REFUSED if declined; StateConflict: changed since. With `--style tflock`, deletes the lock file instead.
+    InvalidInput: `--id` without it.
     """
     if arguments.style == _STYLE:
         return _unlock_file(arguments)
@@ -358,7 +359,7 @@ def _who_holds(shown: TfLockFile) -> str:
 def _unlock_file(arguments: Any) -> int | None:
     """Delete the lock file, if confirmed or `--id` is its ID; DONE without one.
 
-    REFUSED if declined, StateConflict for another ID.
+    REFUSED if declined, StateConflict for another ID or a lock created since.
     """
     lock = _file_lock(arguments)
     shown = lock.shown()
@@ -385,7 +386,8 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Create the lock file, run the command, and delete the file; only prints a failed delete.
 
-    "not_acquired" if others hold it for `--timeout`, "lost" if another process deleted or replaced it.
+    "not_acquired" if others hold it for `--timeout`. "lost", known only at the end, if another process deleted or
+    replaced it.
     """
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:

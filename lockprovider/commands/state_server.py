@@ -163,7 +163,7 @@ class StateServer:
     async def _reply(self, request: BaseRequest) -> Reply:
         """Check the password, path and encoding (401, 404, 415), read the body, and answer on a thread, 8 at once.
 
-        A right password ends the connection's timeout.
+        Returns refusals of the body, too. A right password ends the connection's timeout.
         """
         if not hmac.compare_digest(_raw(request.headers.get("Authorization", "")), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"

@@ -139,7 +139,7 @@ def _text(cell: object) -> str:
 
 
 def add_services(commands: Commands) -> None:
-    """Register the services' commands."""
+    """Register `clean`, `compact`, `cluster`, `archive`, `savepoint`, `restore`, `rollback`; call `_add_sharing`."""
     about = "Remove files that no reader within the retention needs."
     parser = add_table_command(commands, "clean", _clean, about, "another executor was faster")
     keep = parser.add_mutually_exclusive_group()
@@ -311,7 +311,7 @@ def _did(arguments: Any, verb: str) -> str:
 def _savepoint(arguments: Any) -> CommandAnswer | int:
     """List savepoints, create one (default: of the last commit), or delete one; REFUSED if it is missing.
 
-    InvalidInput: contrary options.
+    InvalidInput: contrary options, or `--delete` without VERSION.
     """
     if (arguments.list and arguments.version) or (arguments.comment and (arguments.list or arguments.delete)):
         raise InvalidInput("--list takes no VERSION, and only a new savepoint takes --comment")
@@ -333,7 +333,10 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 
 
 def _restore(arguments: Any) -> CommandAnswer | int:
-    """After confirmation, undo for good all commits completed after a version; REFUSED if declined, or others came."""
+    """After confirmation, undo for good all commits completed after a version.
+
+    REFUSED if declined, or if others committed while it asked; `--yes` skips both.
+    """
     table = opened(arguments)
     question = "" if arguments.yes else _undone(table, arguments.version)
     if not confirmed(arguments, question, "table log"):

@@ -138,7 +138,7 @@ def _reader(log: Wal, arguments: Any) -> LogReader | None:
 
 
 def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> None:
-    """Print each record as text, or with `--json` its position and text (base64 if not UTF-8), then a seal.
+    """Print each record as text; with `--json`, its position and text (base64 if not UTF-8), and any seal.
 
     Commits `reader` after each batch.
     """

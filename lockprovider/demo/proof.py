@@ -100,9 +100,9 @@ def pseudonym(tail: str) -> str:
 
 
 def backfill(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with missing air times, and their arrival delays, filled by their route and month's lower median.
+    """Return all rows anew, with missing air times filled by the lower median of route and month.
 
-    Leaves cancelled flights, and those without a median.
+    Computes their arrival delays from medians. Leaves cancelled flights, and those without a median.
     """
     rows = rows.assign(planned=rows["air_time"] + rows["dep_delay"] - rows["arr_delay"])
     whole = rows.dropna(subset=["air_time", "planned"])

@@ -168,7 +168,10 @@ def protect(worker: Worker, spark: SparkSession) -> None:
     alias = f"concat('{proof.PSEUDONYM_PREFIX}', {digest}) as tailnum"
 
     def protect_month(txn: TableTransaction, month: int) -> str:
-        """Upsert a month's raw rows with hashed tail numbers; return its last delivery's completion in `txn`."""
+        """Hash and upsert a month's tail numbers, except nulls and hashed ones.
+
+        Returns its last delivery's completion in `txn`, or raises IndexError without one.
+        """
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
         ]
@@ -567,10 +570,11 @@ class Report:
 
 
 def run(job: Job, out: Path | None) -> Report:
-    """Create the table, run the processes, compare, draw the file `out` (default: in a new folder); return the report.
+    """Create the table, run the processes, compare, draw the file `out` (default: in a new folder).
 
-    Sets JAVA_HOME; prints progress; leaves logs in a new folder; rolls back dead processes' writes. Ctrl-C ends all.
-    Stopped: it may have written; other errors: nothing was written.
+    Returns the report. Sets JAVA_HOME; prints progress; leaves logs in a new folder; rolls back dead processes' writes.
+    Ctrl-C ends all. Errors of the final read are only reported. Stopped: it may have written; other errors: nothing was
+    written.
     """
     world = Machine()
     started_s = world.monotonic_s()
@@ -651,7 +655,7 @@ def _follow(job: Job, folder: Path, tracks: Mapping[str, Track], java: str) -> l
 def check_target(url: str, storage_options: dict[str, object]) -> str:
     """List the target; return its URL, or a folder's absolute path. TableExists: it has a table.
 
-    InvalidUrl: not empty or not shareable.
+    InvalidUrl: malformed, without a bucket, in memory, or not empty.
     """
     check_url(url)
     if url.startswith("memory://"):

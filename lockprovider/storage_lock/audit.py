@@ -147,8 +147,8 @@ def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
 def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
     """Yield each holding that one file's records show.
 
-    START or another owner ends an open one as lapsed; a RENEW may begin one. The last, if open, is still held if valid
-    at `now_ms`, else lapsed.
+    START or another owner ends an open one as lapsed, END as released, or lost if not `held`. A RENEW may begin one.
+    The last, if open, is still held if valid at `now_ms`, else lapsed.
     """
     held: Tenure | None = None
     for record in records:

@@ -196,7 +196,8 @@ class Pulse:
     def _beat_until(self, end: Signal, last: Heartbeat | None) -> None:
         """On the thread, look twice an interval for the current heartbeat, and let one seen twice beat.
 
-        `last` is the first one. Ends once `end` is set, also by two looks without a heartbeat.
+        `last` is the first one. Leaves one that beats no more. Ends once `end` is set, also by two looks without a
+        heartbeat.
         """
         slice_s = 0.0 if last is None else last.interval_s / _LOOKS
         pause_s, looks = slice_s, 0
@@ -390,8 +391,8 @@ class Client:
     def renew(self, epoch: int) -> Answer:
         """Write the record to prolong the lease, or read it if a write is unanswered.
 
-        Then apply left publishes, unless a publish is under way. Returns the machine's answer, None without a lease of
-        this epoch.
+        Then apply left publishes, unless a publish is under way. Errors of both are raised. Returns the machine's
+        answer, None without a lease of this epoch.
         """
         driver = self.driver
         with driver.step_guard:
@@ -435,7 +436,7 @@ class Client:
     def wait_for_late(self) -> None:
         """Renew until no publish is pending, then sleep until no client can apply an earlier lease's.
 
-        Returns at once without a lease.
+        Returns at once without a lease, or when it ends; `renew`'s errors pass.
         """
         lease, held = self.lease, self.driver.held()
         while lease is not None and held is not None and held.record.all_pending:

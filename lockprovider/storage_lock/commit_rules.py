@@ -201,9 +201,10 @@ def combine(
     yield_until_ms: int = 0,
     epoch: int = 0,
 ) -> LockRecord:
-    """Build the released record that decides `batch` over `record`. It drops pending publishes up to `last_applied`.
+    """Build the released record that decides `batch` over `record`.
 
-    `epoch` is the highest seen. `combiner_ms`, if not 0, announces a leader, `yield_until_ms` a yield window.
+    It drops pending publishes up to `last_applied`, and all waiters once they are late. `epoch` is the highest seen.
+    `combiner_ms`, if not 0, announces a leader, `yield_until_ms` a yield window.
     """
     all_pending = (*pending_after(record, last_applied), *batch)
     return LockRecord(
@@ -258,9 +259,9 @@ _Verdict = Decided | Refused | Void | Undecided
 
 
 def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
-    """Judge an intent: `Decided` if the log has it, `Refused` if the decider refuses it, else `Undecided`.
+    """Judge an intent: `Decided` if the log has it, `Refused` with any error of the decider, else `Undecided`.
 
-    `Void` if the log is another, starts later, or cannot judge it.
+    `Void` if the log is None or another, lacks the intent's position, or on `JudgeAnew`.
     """
     if log is None or log.name != intent.log:
         return Void()
@@ -375,9 +376,9 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose the next act of a leader, a client with requests, or one that has none.
+    """Choose the next act of a leader: combine, or step down if waiters, a failure or the record stop it.
 
-    Does nothing itself; ask again after a `StepDown`. `poll_s` bounds pauses.
+    With requests, await decided ones, else take `next_step`; without, wait, free the record or rest.
     """
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
@@ -400,7 +401,8 @@ def after_listing(
 ) -> WriteRecord | StepDown | Wait:
     """After listing intents, write for a `batch`, newly applied publishes, or once `is_due`, a round later; else wait.
 
-    The leader steps down for a due yield window (`yields`) with nothing pending, or after two empty rounds.
+    The leader steps down with `frees` for a due yield window (`yields`) with nothing pending; after two empty rounds,
+    with it unless others wait.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
@@ -413,9 +415,10 @@ def after_listing(
 
 
 def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) -> Act:
-    """Choose the act of a client that has a request and does not lead.
+    """Choose the act of a waiting client that does not lead.
 
-    It polls, posts its intents, holds the lock, or writes the record. Pauses lack jitter.
+    While held, `PollAgain`; if no write is allowed, `Hold`. For a yield window or waiters `PollAgain`, under a leader
+    `Post` first, else `WriteRecord`. Pauses lack jitter.
     """
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000

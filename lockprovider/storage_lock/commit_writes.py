@@ -169,7 +169,7 @@ class CommitRequests:
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
         """Write each request's intent that is not stored yet; True if all are stored.
 
-        After False or `CasError` some may be, so repeat it.
+        After False or `CasError` some may be, so repeat it. First marks each posted, and fixes its name.
         """
         for request in requests:
             if not request.is_stored:
@@ -279,7 +279,8 @@ class Applying:
     def check_applied(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
         """Read whether this publish and those `before` it are applied; if so, set `last_applied` to it.
 
-        `before`: all earlier pending ones; may be empty if publishes are applied in order.
+        `before`: all earlier pending ones; may be empty if publishes are applied in order. With them, any object
+        counts.
         """
         applied = (
             driver.all_exist(self._store, [pending.path for pending in (*before, pending)])
@@ -292,7 +293,10 @@ class Applying:
         return applied
 
     def _run(self) -> None:
-        """Apply publishes until none is left, notifying after each; an error ends this thread, kept in `failed`."""
+        """Apply publishes until none is left, notifying after each.
+
+        An error ends this thread without a notification, and is kept in `failed`.
+        """
         try:
             while (pending := self._next()) is not None:
                 self._put(pending)
@@ -369,7 +373,7 @@ class RecordWriter:
             self._file.known, self.stale = known, False
 
     def look(self) -> KnownRecord | None:
-        """Read the record (None: absent), and forget writes in doubt that it settles.
+        """Read the record (None: absent), clear `stale`, and forget writes in doubt that it settles.
 
         Starts to apply what one of them has decided.
         """
@@ -385,7 +389,8 @@ class RecordWriter:
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
         """Write the record that decides `batch` over `known`, start to apply it, and audit it unless empty.
 
-        False if refused or unknown: then it stays in doubt. `leading_s`: announced time as leader, 0 for none.
+        False if refused or unknown: then it stays in doubt, and what is known is stale. `leading_s`: announced time as
+        leader, 0 for none.
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())

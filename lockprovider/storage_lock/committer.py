@@ -99,7 +99,7 @@ class Committer:
             Exception: the decider's refusal; it is never published.
             NotAcquired: it was not decided in time, and never will be.
             PublishUnknown: it is or may be decided, and another client applies it.
-            CasError: the store failed; it is never published.
+            CasError, MalformedRecord: the store failed, or its record is malformed; it is never published.
         """
         if not intent.body or not fits_log(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
@@ -179,9 +179,9 @@ class Committer:
         return self._steps.turn()
 
     def _ends(self) -> bool:
-        """Set `resting`, wait a second for requests, and if none came delete discarded objects.
+        """Unless requests wait, set `resting`, wait a second (not at exit), and if none came delete discarded objects.
 
-        Returns whether the thread ends.
+        Ignores store errors. Returns whether the thread ends.
         """
         with self._guard:
             if self._new:
@@ -242,7 +242,7 @@ class CommitSteps:
         self._leading: _Leading | None = None
 
     def take(self, requests: Iterable[tuple[CommitRequest, KnownRecord | None]]) -> None:
-        """Add requests, and adopt their callers' newer records.
+        """Add requests, and adopt their callers' newer records, unless a write is in doubt.
 
         Marks the known record as stale if its log does not reach a request's position.
         """
@@ -294,9 +294,10 @@ class CommitSteps:
         return self._do_next(known)
 
     def _do_next(self, known: KnownRecord) -> float | None:
-        """Choose one act and do it: write the record, post intents, lead a round, or read what is applied.
+        """Choose one act and do it; return the pause in seconds, None if nothing is left.
 
-        May end all requests by `Hold`. Returns the pause in seconds, None if nothing is left.
+        It writes the record, posts intents, leads a round, steps down, reads what is applied, or marks the record as
+        stale. May end requests, or all by `Hold`.
         """
         record, leading = known.record, self._leading
         undecided = self._requests.undecided(record.log) if leading is None else []
@@ -442,9 +443,9 @@ class CommitSteps:
         return may_be_decided and isinstance(outcome, Void)
 
     def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with own publishes, unless too soon or nothing is pending.
+        """Write the record with own publishes, unless too soon or nothing is pending; return the pause in seconds.
 
-        With `leads`, a won write makes this client the leader. Returns the pause in seconds.
+        With `leads`, a won write makes this client the leader. May end requests as `_choose_batch`.
         """
         writer = self._writer
         if pause_s := self._paced_s(known):
@@ -462,7 +463,8 @@ class CommitSteps:
     def _round(self, known: KnownRecord, leading: _Leading, situation: commit_rules.Situation) -> float:
         """Lead one round, once due: list intents if useful, then sleep and write the record, wait, or step down.
 
-        A refused write also ends the lead. Returns the pause in seconds.
+        Stepping down may free the record. May end own requests. A refused write also ends the lead. Returns the pause
+        in seconds.
         """
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log
@@ -517,9 +519,10 @@ class CommitSteps:
     def _choose_batch(
         self, known: KnownRecord, listed: Callable[[], tuple[Intent, ...]] = tuple
     ) -> tuple[Pending, ...]:
-        """Refresh the decider, then choose the next write's publishes from own intents and `listed`'s.
+        """Choose the next write's publishes from own intents and `listed`'s.
 
-        Ends own requests that cannot be published so, by `Hold`, `Void` or `InvalidInput`.
+        Refreshes the first request's decider, else the last one, and adopts its `unordered`. Ends own requests that
+        cannot be published so, by `Hold`, `Void` or `InvalidInput`.
         """
         record = known.record
         assert record.log is not None  # noqa: S101 - only such records are written

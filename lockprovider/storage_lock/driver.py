@@ -156,7 +156,7 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed by now, None if not, without a request or a wait.
+        """Return how the lease has lapsed by now, without a request or a wait; None if not, or if already `Lost`.
 
         Marks the machine as `Lost`, unless a write is unanswered or another thread feeds it.
         """
@@ -204,9 +204,10 @@ class Driver:
             audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: machine.PutRecord) -> machine.Event:
-        """Write the record, and return the outcome as the machine's next event; an unknown one is `PutFailed`.
+        """Write the record, and return the outcome as the machine's next event.
 
-        Errors are raised, and the machine then expects a read.
+        An unknown one is `PutFailed`, as is a refused one, except a take's. Errors are raised, and the machine then
+        expects a read.
         """
         try:
             outcome = self._file.put(effect.record, effect.condition, self._request_s())
@@ -297,7 +298,8 @@ class Publisher:
     ) -> machine.Ended | None:
         """Send the commit and apply the publish; None if published, else how the lease ended before that was known.
 
-        `over` returns how it has ended, or None. `new`: nothing is at the path, so with `data` nothing is read before.
+        Takes `publish_guard`; first applies left publishes. Errors pass. `over` returns how it has ended, or None.
+        `new`: nothing is at the path, so with `data` nothing is read before.
         """
         data_is_ready = new and data is not None
         with self.publish_guard:
@@ -343,7 +345,7 @@ class Publisher:
             return step, None
 
     def _apply_own(self, decision: machine.Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided, from `data` if given.
+        """Apply what this client has just decided, from `data` if given; in time, it no longer counts as tried.
 
         Raises `PublishUnknown` if that may have been too late, and `AlreadyExists` or `Unappliable` if it was set
         aside.
@@ -433,8 +435,8 @@ class Publisher:
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
         """Apply one publish; True if it counts as applied.
 
-        If its path has other bytes (`breaks`: or its own are unusable), write details to `set_aside/`, log a warning,
-        and return False. Other errors are raised.
+        If its path has other bytes (`breaks`: or its own are unusable), log a warning and return False. Writes details
+        to `set_aside/` then, and their path to `self.set_aside`. Other errors are raised.
         """
         try:
             apply(self._store, pending, data, left_s)
@@ -512,7 +514,8 @@ def must_match(pending: Pending, data: bytes) -> bytes:
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
     """Create the pending object, after its `first`, from `data`, enclosed bytes or the staged copy. May be repeated.
 
-    Any object at an `unshared` path counts as applied, unless the publisher gives `data`.
+    Without `data`, an `unshared` publish counts as applied with any object at its path, or with none if its bytes are
+    gone.
 
     Raises:
         Unappliable: another object is at the path, or the bytes are gone or changed.
@@ -549,7 +552,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
 def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
     """Return the enclosed bytes, or read the staged copy; None if that is gone.
 
-    Raises `Unappliable` if they have another digest.
+    Raises `Unappliable` if they have another digest, `Unavailable` if no time is left to read.
     """
     data = pending.data
     if data is None:

@@ -179,10 +179,10 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish. Errors while a sent commit is unsettled become `PublishUnknown`.
+        """Commit and apply the publish; `new`: nothing is at its path.
 
-        If the lease ends, read whether it took effect: `LeaseLost` if not, `PublishUnknown` if unknown or left to the
-        next holder.
+        Errors while a sent commit is unsettled become `PublishUnknown`, except `AlreadyExists`. If the lease ends, read
+        whether it took effect: `LeaseLost` if not, `PublishUnknown` if unknown or left to the next holder.
         """
         publisher, tried = self._client.publisher, False
         try:

@@ -462,7 +462,7 @@ def _tick(state: State, monotonic_s: float) -> Step:
 def belief(state: State) -> Held | None:
     """Return the lease that the client believes to hold, even with a renewal or commit unanswered.
 
-    None during a take, and once its release is sent.
+    It may be past its deadline. None during a take, and once its release is sent.
     """
     match state:
         case Held():

@@ -216,7 +216,10 @@ def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
 
 
 def _reasons(error: BaseException) -> tuple[str, ...]:
-    """Return an acquisition error's counters besides the failure; none for a timeout."""
+    """Return an acquisition error's counters besides the failure: interrupted, unknown (store error) or fatal.
+
+    Empty for a timeout.
+    """
     match error:
         case NotAcquired():
             return ()

@@ -232,7 +232,8 @@ def _place(
 ) -> LockPlace:
     """Open the store, and combine the URL's options with the arguments, whose `storage_options` win.
 
-    Raises `InvalidSettings` if `on` or `settings` contradict the URL's, or `on` is no path below the URL.
+    Without any `on` the path is Hudi's. Raises `InvalidSettings` if `on` or `settings` contradict the URL's, or `on` is
+    no path below the URL.
     """
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given

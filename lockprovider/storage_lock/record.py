@@ -117,7 +117,9 @@ class LockRecord:
         return self.expired or self.released_pending
 
     def encode(self) -> bytes:
-        """Encode the record as UTF-8 JSON, Hudi's fields first, without empty optional fields or bytes in its log.
+        """Encode the record as UTF-8 JSON, Hudi's fields first, without empty optional fields.
+
+        Pending bytes that its log has are left out.
 
         >>> b'"expired"' in record.encode()
         True
@@ -282,9 +284,10 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 
 
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
-    """Decode a publish's JSON object, None if absent; bytes that were left out come from the log's last entry.
+    """Decode a publish's JSON object, None if absent.
 
-    `is_first`: it precedes another, so none may precede it.
+    Bytes and a `first` that were left out come from the log's last entry, if that is this publish. `is_first`: it
+    precedes another, so none may precede it.
     """
     if value is None:
         return None

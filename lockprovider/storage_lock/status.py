@@ -97,9 +97,10 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
-    """Classify a changed record by its owner, epoch and validity.
+    """Classify a changed record: "waiting" if only the waiters differ.
 
-    If only the waiters differ it is "waiting", if none of these does "rewritten".
+    With another owner, epoch or `is_free` it is "released" if free, else "acquired". Otherwise "renewed" if held with
+    another validity, or "rewritten".
     """
     if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"
@@ -254,7 +255,7 @@ class Broken:
 
 
 def break_lock(store: Store, path: str, status: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
-    """Release the lock in `status`, if its record is unchanged except for its waiters.
+    """Release the lock in `status`, if its record is unchanged except for its waiters; else the outcome is Lost.
 
     A later release with pending publishes counts as unchanged. The holder works on until its next renewal, but its
     publishes are refused from now on. Decided publishes are first applied or set aside, under the lock, for at most a
@@ -262,7 +263,7 @@ def break_lock(store: Store, path: str, status: LockStatus, world: World, *, tim
 
     Raises:
         ValueError: `status` has no record.
-        CasError: the store failed; decided publishes are still pending.
+        CasError: the store failed; decided publishes may still be pending.
     """
     if status.record is None or status.version is None:
         raise ValueError(f"no lock record exists at {path!r}, so there is no lock to break")

@@ -166,7 +166,7 @@ class _Compiler:
         return self._nested(source, target, path) or self._value(source, target, path)
 
     def _nested(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert | None:
-        """Step between two structs, two maps or two lists; None for other types."""
+        """Step between two structs, two maps or two lists, appending their misfits; None for other types."""
         if types.is_struct(source) and types.is_struct(target):
             inner, outer = ([kind.field(index) for index in range(kind.num_fields)] for kind in (source, target))
             return _struct_of(self.fields(inner, outer, path), outer)
@@ -231,7 +231,7 @@ def _encoded(step: Convert) -> Convert:
     """
 
     def run(values: pa.Array) -> pa.Array:
-        """Convert each encoded value once."""
+        """Convert each encoded value once; after a dictionary's misfit, only the used ones."""
         if types.is_dictionary(values.type):
             words, places = values.dictionary, values.indices
         elif types.is_run_end_encoded(values.type):
@@ -356,7 +356,7 @@ class Plan:
         return pa.Table.from_arrays(columns, schema=self.table)
 
     def _column(self, column: Any, step: Convert, kind: pa.DataType) -> Any:
-        """Convert an array or chunked one by `step`, chunk by chunk, to `kind`; `_same` leaves it unchanged.
+        """Convert an array or chunked one by `step` to a chunked array of `kind`; `_same` leaves it unchanged.
 
         Raises as `__call__`.
         """

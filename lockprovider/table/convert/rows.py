@@ -100,7 +100,7 @@ def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
     """Convert a pandas DataFrame without its index, NaN to null.
 
     `columns` returns the table's, which tell maps from structs; called at most once. Raises InvalidRecords for bad
-    names, UnsupportedSchema for mixed values.
+    names, else as `_of_series`.
     """
     names = list(frame.columns)
     _check_names(names)
@@ -135,7 +135,7 @@ _LISTS = (list, tuple, np.ndarray)
 def _of_series(name: str, series: Any, column_type: pa.DataType | None) -> Any:
     """Convert a pandas Series to an array, NaN to null, dicts to maps where `column_type` has maps.
 
-    Raises UnsupportedSchema, with the column's `name`, for mixed types.
+    Raises UnsupportedSchema, with the column's `name`, for mixed or unsupported types, and too long values.
     """
     try:
         if column_type is not None and _has(column_type, types.is_map):

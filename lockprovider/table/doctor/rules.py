@@ -164,7 +164,10 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Yield findings of R4 on hoodie.properties and its backup: missing, unreadable, or unfit for some program."""
+    """Yield findings of R4 on hoodie.properties and its backup: missing or unreadable.
+
+    Also settings or a version that some reader or writer cannot use.
+    """
     if facts.lone_backup:
         what = "hoodie.properties is missing, only its backup exists: a writer died while it replaced the file"
         yield _WRONG, what, "copy hoodie.properties.backup to hoodie.properties while no writer runs"
@@ -339,7 +342,10 @@ def _keys(facts: Facts) -> _Found:
 
 
 def _commits(facts: Facts) -> _Found:
-    """Yield findings: unreadable commits or files, schemaless last commit, commits after rollback, missing files."""
+    """Yield findings: files unreadable, missing or resized; commits unreadable or completed after their rollback.
+
+    Also a last commit without schema and files.
+    """
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
             yield _WRONG, metadata, "restore the file from a copy: until then readers fail, or miss the commit"

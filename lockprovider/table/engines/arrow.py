@@ -40,7 +40,7 @@ ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; InvalidRecords without both.
+    Call it once per transaction; InvalidRecords if both are None.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:

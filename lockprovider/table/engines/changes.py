@@ -136,7 +136,7 @@ def new_groups(
 
 
 def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Consume a reader and yield tables of about one file's rows and bytes, made of whole batches; none if empty."""
+    """Consume a reader and yield tables of about one file's rows and bytes, of whole batches; none without batches."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -294,7 +294,7 @@ def announce_buckets(
 ) -> None:
     """Write the markers of all files that `rewrite_partition` may make in one object, unless these are few.
 
-    Does nothing without merge-on-read and a bucket index, or if deletes lack ordering values.
+    Does nothing without merge-on-read, without a bucket index, or if deletes lack ordering values.
     """
     index = writer.config.bucket_index
     looked_for = any(len(part.deletes) and part.values is None for part in changes.values())

@@ -167,7 +167,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
     """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; InvalidRecords without both. Workers keep the changes in memory meanwhile.
+    Call it once per transaction; InvalidRecords if both are None. Workers keep the changes in memory meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -178,7 +178,7 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
 
     def split(planner: GroupWriter) -> list[Any]:
-        """Check declared types; return an unstarted task per Dask partition that splits its changes."""
+        """Check the upserts' declared types; return an unstarted task per Dask partition that splits its changes."""
         if upserts is not None:
             _check_known(upserts, planner, "refuse")
         return [

@@ -44,7 +44,8 @@ def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) ->
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
     """Begin `txn`; return a picklable `GroupWriter` for tasks in other processes; `blindly` as in `arrow.start_here`.
 
-    Raises WriteConflict if the table's columns are no longer the plan's `schema`.
+    Raises WriteConflict if the table's columns are no longer the plan's `schema`, UnsupportedTable for a JVM writer's
+    unmarked buckets.
     """
     if txn.config.bucket_index is None:
         refuse_unmarked_buckets(txn)
@@ -57,9 +58,9 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable for file groups named like JVM writers' buckets, if the properties lack a bucket index.
+    """Raise UnsupportedTable for file groups named like JVM writers' buckets.
 
-    Reads commits, newest first, up to one with files.
+    The caller checks that the properties lack a bucket index. Reads commits, newest first, up to one with files.
     """
     for instant in reversed(txn.timeline.writes):
         ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]

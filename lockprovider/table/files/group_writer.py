@@ -259,7 +259,7 @@ class GroupWriter:
         """Create a base file after its marker, cache its note, and return its statistics with size and, in tasks, note.
 
         Keeps an earlier attempt's file with the same keys. Raises `Aborted` if it has others, or the instant was rolled
-        back.
+        back: then a file just created is deleted.
         """
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)

@@ -140,8 +140,8 @@ class KeyFile:
     def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
         """Mask of the unique keys `wanted` that the file has.
 
-        Key range and bloom filter exclude keys; stored keys decide, or `by_number`, a match of the wanted keys, by its
-        column.
+        Key range and bloom filter exclude keys. Stored keys decide, or `by_number`, a match of the wanted keys, if its
+        column is an integer in the file.
         """
         try:
             mask = self._note.may_have_each(wanted)

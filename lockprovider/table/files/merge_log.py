@@ -120,10 +120,10 @@ def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> ND
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
-    """Mask the events that can win: all of a key without a delete that has no value.
+    """Mask the events that can win: of a key without a `GONE` (a delete that has no value), all.
 
-    After the last such delete, these are the first row and all later events or, without a row, that delete. `codes`
-    numbers `count` keys.
+    After the last `GONE`, these are the first later row and all events after it or, without such a row, that `GONE`.
+    `codes` numbers `count` keys.
     """
     hard_deletes = np.flatnonzero(kinds == LogEventKind.GONE)
     everything = np.ones(len(codes), dtype=np.bool_)

@@ -256,7 +256,8 @@ class FooterNotes:
     def _look(self, store: Store, paths: Iterable[str]) -> None:
         """Cache new notes of the lock folder if more than 8 of `paths` have none and were not sought before.
 
-        After a store error, ignored, these paths count as sought. Does nothing without `beside_the_lock`.
+        These paths then count as sought, also after a store error, which is ignored. Does nothing without
+        `beside_the_lock`.
         """
         if not self._may_look or len(self._unknown(paths)) <= FEW:
             return

@@ -103,7 +103,10 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 
 
 def _end(key: str, colon: int) -> int:
-    """Return the offset where the value after `colon` ends: the last `,` before a later `:`, or the key's end."""
+    """Return the offset where the value after `colon` ends.
+
+    That is the last `,` before the first later `:` with one between, or the key's end.
+    """
     following = key.find(":", colon + 1)
     while following >= 0:
         comma = key.rfind(",", colon, following)

@@ -91,7 +91,8 @@ def as_non_blocking(config: TableConfig) -> TableConfig:
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
     """Return the properties that `shared` sets, by key; with `keeps_listing` the metadata table stays on.
 
-    A possible non-blocking mode stays. Up to version 8 also how a complex key generator writes keys of one column.
+    Non-blocking mode stays if merge-on-read with a bucket index. Up to version 8 also how a complex key generator
+    writes keys of one column.
     """
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None

@@ -139,7 +139,10 @@ def encode_file(rows: Iterable[Mapping[str, Any]], digest: Digest) -> bytes:
 
 
 def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Split rows, in order, into row groups; each ends with the row that takes its metadata and plans above 16 MiB."""
+    """Split rows, in order, into row groups.
+
+    Each but the last ends with the row that takes its metadata and plans above 16 MiB.
+    """
     group, size = list[Mapping[str, Any]](), 0
     for row in rows:
         group.append(row)

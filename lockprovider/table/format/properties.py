@@ -241,7 +241,10 @@ class TableConfig:
     # Source: Hudi `KeyGeneratorType.getKeyGeneratorClassName`.
     @property
     def unknown_generator(self) -> str:
-        """The `key=value` of a key generator unknown here, or empty; the JVM prefers the class to the type."""
+        """The `key=value` of a key generator unknown here, or empty.
+
+        A class must be the stated type's, a type allow so many partition fields.
+        """
         kind, stated = self.keygenerator_type.removesuffix("_AVRO"), self.raw.get(_KEYGEN_CLASS, "").strip()
         name = f"org.apache.hudi.keygen.{_KEYGENS.get(kind, '')}KeyGenerator"
         if stated and (not self.keygenerator or stated.replace("AvroKey", "Key") != name):
@@ -315,7 +318,7 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
-    """Return properties that the file omits if empty, even if `config.raw` has them."""
+    """Return properties, also empty ones, that the file omits if empty, even if `config.raw` has them."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),

@@ -278,7 +278,10 @@ def changes_since(
     only = None if within is None else frozenset(within)
 
     def look() -> Changes:
-        """Plan the changes of one listing; raise Stale or HistoryGone if files vanished."""
+        """Plan the changes of one listing.
+
+        Stale: cleaning may have removed files; HistoryGone: missing files, lost commits, or an unknown start.
+        """
         # A listing of several pages may lack the earlier of two commits. A second has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()

@@ -114,9 +114,9 @@ class OneOf:
         return (without, within) if self.negated else (within, without)
 
     def _within(self) -> Any:
-        """Expression true of all rows in the list; ignores `negated`. None for floats.
+        """Expression true of all rows in the list; ignores `negated`. None for floats and many booleans.
 
-        For many values, it covers their range.
+        For other lists of many values, it covers their range.
         """
         column = pc.field(self.column)
         if types.is_floating(self.kind):
@@ -291,7 +291,7 @@ class Chain:
     def add(self, steps: list[FilterStep], start: int) -> None:
         """Join the term that begins at index `start` of `steps` to earlier ones, if any, in place.
 
-        Appends the word, or moves the values of a list into an earlier question on its column.
+        Appends the word, or moves the values of an `in` list (AND: `not in`) into an earlier question on its column.
         """
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
@@ -406,7 +406,7 @@ def _alternatives(tuples: Any) -> list[list[Any]]:
 
 
 def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
-    """Convert a tuple into one step; raise InvalidInput unless column, sign and value fit."""
+    """Convert a tuple into one step. Raises InvalidInput unless column, sign and value fit; None fits only in lists."""
     column, sign, value = term
     misfit = f"filter {shown(term)} does not fit the table"
     if column not in schema.names:

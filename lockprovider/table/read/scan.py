@@ -169,7 +169,7 @@ def _within_ranges(
 ) -> tuple[FileSlice, ...]:
     """Leave out slices without logs whose ranges of columns `mentioned` exclude `expression`.
 
-    Returns few slices unchanged, without calling `ranges_of`.
+    Returns all slices without calling `ranges_of` if few lack logs, or no column has ranges.
     """
     columns = [column for column in mentioned if may_have_range(column.type)]
     bare = [one.path for one in slices if not one.logs]

@@ -214,7 +214,10 @@ class _Parser:
             raise InvalidInput(f"filter {self._position(token.at)}: {error}; {name!r} is {kind}") from error
 
     def _step(self) -> None:
-        """Read the next token into `_token`, and move `_end` behind it, or raise InvalidInput."""
+        """Read the next token (at last the end) into `_token`, and move `_end` behind it.
+
+        Raises InvalidInput for text that is none.
+        """
         match = _TOKEN.match(self._text, self._end)
         if match is None:
             at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]

@@ -81,8 +81,8 @@ def schedule_clustering(
 ) -> str | None:
     """Publish a clustering plan under the lock; return its begin time, None, publishing nothing, if it joins no files.
 
-    It joins only slices begun before `until` ("": all). An `owned` plan is run at once by the caller, and its heartbeat
-    file stays; other plans are for any process.
+    It joins only slices begun before `until` ("": all). The caller runs an `owned` plan at once, and its heartbeat file
+    stays; other plans are for any process. UnsupportedTable: buckets. InvalidInput: absent or nested sort columns.
     """
     _check(table, rule)
 
@@ -101,8 +101,9 @@ def run_clustering(
 ) -> ClusteringResult:
     """Write and commit a scheduled clustering's files, also JVM Hudi's or a dead executor's; report it.
 
-    `owned`: the heartbeat from `own_plan`. If a write overtook it or is preferred, removes the plan and raises
-    `WriteConflict`. `Aborted`: another executor runs it. `HistoryGone`: plan or files are gone.
+    `owned`: the heartbeat from `own_plan`, always stopped. If a write overtook it or is preferred, removes the plan and
+    raises `WriteConflict`. `Aborted`: another executor runs it. `HistoryGone`: plan or files are gone.
+    `UnsupportedTable`: buckets, or unfit sort columns.
     """
     if owned is None:  # else it was checked for the plan; an error here would leave the heartbeat running
         _check(table)

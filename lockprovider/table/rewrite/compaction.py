@@ -59,7 +59,10 @@ def compact_table(
 
 
 def schedule_compaction(table: TableContext) -> str | None:
-    """Publish a compaction plan under the lock, for any process; return its begin time, None if none is needed."""
+    """Publish a compaction plan under the lock, for any process; return its begin time, None if none is needed.
+
+    UnsupportedTable: the table is copy-on-write.
+    """
     _check(table)
 
     def plan(now: Timeline) -> bytes:
@@ -72,7 +75,8 @@ def schedule_compaction(table: TableContext) -> str | None:
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
     """Write and commit a scheduled compaction's base files, also JVM Hudi's or a dead executor's; report it.
 
-    Raises `Aborted` if another executor runs it, `HistoryGone` if the plan or its files are gone.
+    Raises `Aborted` if another executor runs it, `HistoryGone` if the plan or its files are gone, `UnsupportedTable`
+    for a copy-on-write table.
     """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:

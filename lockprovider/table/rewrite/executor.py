@@ -224,8 +224,8 @@ def complete(
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
     """Remove plan `begin`, or all at least `hours` old without a live executor, with files; report and return them.
 
-    Raises InvalidInput unless exactly one is given, and `hours` above 0; `HistoryGone` if `begin` is not scheduled,
-    `Aborted` if its executor is alive.
+    Takes the lock. Raises InvalidInput unless exactly one is given, and `hours` above 0; `HistoryGone` if `begin` is
+    not scheduled, `Aborted` if its executor is alive.
     """
     if (begin is None) == (hours is None):
         raise InvalidInput(

@@ -44,7 +44,7 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 
 
 def settle_archive(table: TableContext, lease: Lease) -> History:
-    """Create a missing `_version_`, or point it to a dead archiver's newer, valid manifest.
+    """Create a missing `_version_` if manifests exist, or point it to a dead archiver's newer, valid one.
 
     Returns the history that `_version_` then names.
     """
@@ -164,7 +164,7 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
     """Read manifest `number` and the timeline; return whether `_version_` may point to the manifest.
 
-    It must add files, name files as in `sizes` (stored), and add only instants on the timeline.
+    It must be readable, add files, name files as in `sizes` (stored), and add only instants on the timeline.
     """
     try:
         files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
@@ -180,9 +180,9 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, and archive files that the kept do not name.
+    """Delete all manifests but the newest `keep` up to the present one, thus also those after it.
 
-    Deletes nothing if it keeps all.
+    Then deletes archive files that the kept do not name. Deletes nothing if it keeps all.
     """
     sizes = _list_sizes(table)
     number = archive_index.read_history(table.knowledge).number

@@ -59,8 +59,8 @@ class CleanResult:
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
     """Finish dead cleaners' plans, then plan a clean by `policy` (None: the settings') and delete its files.
 
-    Returns the finished cleans, then its own, unless another is pending or nothing is to delete. `dry_run` changes
-    nothing, and returns only its own, without times.
+    Takes the lock to plan and to complete. Returns the finished cleans, then its own, unless another is pending or
+    nothing is to delete. `dry_run` changes nothing, and returns only its own, without times.
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
@@ -92,7 +92,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
     """Delete the files that dead cleaners planned to, complete these cleans, and return their results, oldest first.
 
-    Leaves out those that another process completed first.
+    Takes the lock to complete each. Leaves out those that another process completed first.
     """
     timeline = table.listed_timeline()
     if not timeline.pending(Action.CLEAN):
@@ -127,7 +127,8 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
     """Delete the planned files, except the metadata table's; complete the clean under the lock.
 
-    Then deletes its heartbeat and reports it. Returns None if another cleaner completed it first.
+    This also changes any metadata table. Then deletes its heartbeat and reports it. If another cleaner completed it
+    first, only returns None.
     """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()

@@ -220,10 +220,10 @@ def begin_listing(
     *,
     again: bool = False,
 ) -> tuple[Pending, str]:
-    """Write an instant's pending states and log file to the metadata table, under the lock; count it in the cache.
+    """Write an instant's pending states and log file to the metadata table; count it in the cache.
 
-    Returns its completed state, to publish `first`, and the table's completion time. `again` first removes an earlier
-    try, which else raises `Aborted`.
+    The caller holds `lease`. Returns its completed state, to publish `first`, and the table's completion time. `again`
+    first removes an earlier try, which else raises `Aborted`.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing

@@ -68,10 +68,10 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
 
 
 def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool:
-    """Remove the caller's own pending instant without the lock, and without a trace on the timeline.
+    """Remove the caller's own pending instant without the lock, and without a trace on the timeline; report it.
 
-    `files` must be all its files, and no other writer able to commit it. Returns False, removing nothing, if it is not
-    pending or being rolled back.
+    `files` must be all its files, and no other writer able to commit it. Returns False, removing nothing, if it is
+    completed, missing, or being rolled back.
     """
     # A rollback begins after its victim.
     timeline = Timeline.of(files_below(table.store, TIMELINE, after=begin, until=":"))
@@ -211,10 +211,10 @@ def _remove_leftovers(table: TableContext) -> None:
 
 
 def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    """Roll back dead writers, finish dead rollbacks and restores, remove dead processes' clusterings; except `spared`.
+    """Roll back dead writers, finish dead rollbacks and restores, remove dead `owned` clusterings; except `spared`.
 
-    Takes the lock for each. `eager`: live ones count as dead, except clusterings. Returns begin times, oldest first.
-    Raises `Aborted` at the end if a rollback would undo a completed commit.
+    Takes the lock for each. `eager`: live ones count as dead, except clusterings. Returns begin times, oldest first,
+    also of those then left alone. Raises `Aborted` at the end if a rollback would undo a completed commit.
     """
     restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
@@ -292,8 +292,8 @@ class RestoreResult:
 def restore(table: TableContext, version: TableVersion) -> RestoreResult:
     """Undo all writes after `version`, also pending ones, under the lock; first finish dead archivals and restores.
 
-    Deletes any metadata table. Raises `HistoryGone` if `version` or its files are gone, or a later write was archived
-    or has a savepoint; `Aborted` for a pending write with a metadata table.
+    If it undoes any, deletes the metadata table. Raises `HistoryGone` if `version` or its files are gone, or a later
+    write was archived or has a savepoint. Raises `Aborted` for a pending write with a metadata table.
     """
     refuse_none(version)
     writable_config(table)

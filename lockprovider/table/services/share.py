@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = False) -> tuple[SettingChange, ...]:
     """Write under the lock the properties that JVM writers adopt; return the changes. `dry_run` only returns them.
 
-    Also deletes statistics of a kept metadata table; a pending write then raises `Aborted`. `all_in_utc` skips the
-    check of zones. Raises UnsupportedTable if the table would not be writable.
+    Also deletes statistics of a kept metadata table; if properties name them, a pending write raises `Aborted`.
+    `all_in_utc` skips the check of zones. Raises UnsupportedTable if the table would not be writable.
     """
     done: tuple[SettingChange, ...] = ()
     keeps = False
@@ -121,7 +121,8 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
     """Read all keys; if each is in its bucket, write the bucket index to the properties under the lock.
 
     `bucket_by`: the hashed columns; empty: all record keys. Raises `InvalidRecords` for invalid arguments,
-    UnsupportedTable for misplaced rows or another index, `Aborted` if writers committed during each of ten tries.
+    UnsupportedTable for misplaced rows, another index or bucket rules, `Aborted` if writers committed during each of
+    ten tries.
     """
     config = table.config()
     keys = config.record_keys

@@ -132,7 +132,7 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Results by archive file name: `cached` ones, and `read(name, size)` where `is_asked(name)`.
+    """Results by the manifest's archive file names: `cached` ones, and `read(name, size)` where `is_asked(name)`.
 
     Repeats if a file is corrupt and the manifest changed, else raises `Corrupt`.
     """

@@ -108,7 +108,7 @@ class Checkpoint:
 def _parted(timeline: Timeline) -> tuple[dict[str, list[tuple[int, int]]], list[str]]:
     """Begin and completion of completed writes by action, and other instants' file names.
 
-    Drops pending files of completed instants.
+    Writes without 17-digit times are others. Drops pending files of completed instants.
     """
     unsure, done, names = {*timeline.perhaps_pending}, dict[str, list[tuple[int, int]]](), list[str]()
     for instant in timeline.instants:

@@ -130,7 +130,10 @@ class CurrentState:
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read as `visible`, once; raise `Stale` if the log ended in between."""
+        """Read lock record and listing once, as `visible` with `noted`; return the part for readers.
+
+        Raises `Stale` if the log ended.
+        """
         record = self._record()  # first: other commits are listed, or decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
@@ -168,7 +171,8 @@ class CurrentState:
     def _refuse_replaced(self, before: Timeline, listed: Timeline) -> None:
         """Raise `TableReplaced` if `listed` has none of the last `_LATE` writes of the cached timeline `before`.
 
-        Not if archived, undone or not stored yet: reads record and archive, and lists again.
+        Not if archived, undone or not stored yet: reads properties, record and archive, and lists again. Raises
+        `UnsupportedTable` if the properties refuse reads.
         """
         late = before.writes[-_LATE:]  # a JVM writer may drop decided ones
         if not late or _has_one_of(listed, late):
@@ -206,10 +210,10 @@ class CurrentState:
         return replace(view, is_combined=is_combined, has_jvm_writers=has_jvm_writers)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
-        """Return the table now, and a timeline with others' pending instants.
+        """Return the table now, and a timeline with pending instants.
 
-        With a log of a long timeline it lists only recent names and, if few, older instants with a heartbeat, no
-        others.
+        With a log of a long timeline, it lacks older instants without a heartbeat. It is complete if over `_OLD` have
+        one, or the log lacks a listed write.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -385,7 +389,10 @@ class CurrentState:
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """Return all files: from the metadata table, if it is used, complete and not being removed; else listed."""
+        """Return all files: from the metadata table, without times, else listed.
+
+        The metadata table must be used, complete and not being removed.
+        """
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):

@@ -151,8 +151,8 @@ class TableKnowledge:
     def learn(self, record: LockRecord | None, listed: Timeline, config: TableConfig, *, decided: bool) -> TableView:
         """Cache and return the view of a table `listed` after reading `record`, or under the lock.
 
-        Publishes in the record that are not stored yet count if `decided`. Without a log, or with a pending service, it
-        drops the cached view.
+        The record's publishes, from the first that `listed` lacks, count if `decided`, else are left out. Without a
+        log, or with a pending service, it drops the cached view.
         """
         log = record.log if record is not None and (decided or record.log_has_pending) else None
         unapplied = 0 if record is None else len(record.all_pending)
@@ -223,7 +223,7 @@ class TableKnowledge:
         return content
 
     def _learn_contents(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
-        """Cache the contents that log entries carry; return the instants of those on the timeline."""
+        """Cache the contents that log entries carry for timeline files; return the instants of all such entries."""
         instants: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)

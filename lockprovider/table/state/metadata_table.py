@@ -170,10 +170,10 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Return where listing and files differ, paths sorted.
+    """Return paths where listing and files differ, sorted.
 
-    `before`: files listed before `timeline`, `after`: after the listing. While a clean, rollback or restore is pending,
-    no file counts as gone.
+    `before`: files listed before `timeline`, `after`: after the listing; only committed files in both count as hidden.
+    While a clean, rollback or restore is pending, no file counts as gone.
     """
     first, last = _data_files(before), _data_files(after)
     listed, visible, sizes = listing.sizes, timeline.visible, {**first, **last}

@@ -123,7 +123,7 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
     """Begin times of one file group's slices to keep: the latest, those from `since` on, and one before.
 
     With `KeepVersions`, the latest `versions`; else, without `since`, all. Appends `replaced_by`, the begin of the
-    write that ended the group, to `begins` (oldest first), unless None.
+    write that ended the group, to `begins` (oldest first), unless None; it counts as the latest.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:

@@ -79,9 +79,9 @@ class ClusterEvery:
 def clustering_plan(
     snapshot: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
 ) -> ClusteringPlan:
-    """Plan to join slices below `rule.small_file_bytes`, in up to `_MOST_GROUPS` groups, without `busy` ones.
+    """Plan to join each partition's slices below `rule.small_file_bytes`, oldest first, without `busy` ones.
 
-    `until`: only slices that began before it; empty: all.
+    It has up to `_MOST_GROUPS` groups. `until`: only slices that began before it; empty: all.
     """
     small = [
         slice_

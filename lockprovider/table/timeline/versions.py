@@ -208,7 +208,8 @@ def _named(timeline: Timeline, time: str, order: Order, last_archived: LastArchi
 def _of_done(timeline: Timeline, commit: DoneCommit, order: Order, last_archived: LastArchived) -> str:
     """Completion or begin time of a commit's result, by `order`.
 
-    Raises `InvalidInput` for empty times, `HistoryGone` if the table lacks it.
+    Raises `InvalidInput` for empty times, `HistoryGone` if the timeline lacks it and it completed after
+    `last_archived()`.
     """
     if not all(isinstance(time, str) and time for time in (commit.instant, commit.completion)):
         raise InvalidInput(f"{shown(commit)} has made no commit; give Table.version for the table as it is")
@@ -273,9 +274,10 @@ def latest_checkpoint(timeline: Timeline, order: Order) -> str:
 
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
-    """Completed commits with a time in (after, until], oldest first; empty `after`: from the beginning.
+    """Completed commits with a time in (after, until], oldest first, their latest time, and timelines at both.
 
-    `Order.FENCED` gives those that began before the oldest pending write.
+    Without commits the time is `after`. Empty `after`: from the beginning. `Order.FENCED`: those that began before the
+    oldest pending write.
     """
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]

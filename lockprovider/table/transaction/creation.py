@@ -39,8 +39,8 @@ def create_table(
     """Store a new table's properties, commit an empty write, and return the table as a `kind`.
 
     Raises `TableExists` if there is one; with `exist_ok` it opens that, unless `_check_same` refuses, and makes its
-    first commit if it has none. Raises `InvalidRecords` for another `spec`, `InvalidSettings` for settings that do not
-    fit.
+    first commit if it has none. Raises `InvalidRecords` unless `spec` is a `TableSpec`, `InvalidSettings` for settings
+    that do not fit. A failed commit leaves the properties.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):

@@ -383,7 +383,10 @@ class KeyCheck:
                     )
 
     def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, ...]]:
-        """Read keys; yield those in both, if any, for each pair of a new file and one in `stats` with inserts."""
+        """Read keys; per partition, yield those in both, if any, for each pair of a new file and one in `stats`.
+
+        Skips rewrites without inserts.
+        """
         for partition, files in self._new.items():
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:

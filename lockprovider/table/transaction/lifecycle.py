@@ -353,7 +353,8 @@ class Committing:
     def _try_group(self) -> str | _Undecided:
         """Judge the commit and have it decided without the lock; if so, finish and return its completion time.
 
-        Else return why not; a refusal raises. It stores a checkpoint in the background if due.
+        Else, also if the outcome is unknown, return why not; a refusal raises. It stores a checkpoint in the background
+        if due.
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The start's listing is too old. Another try looks again: a withdrawn intent has used up its name.
@@ -433,7 +434,7 @@ class Committing:
     def _commit_under(self, lease: Lease) -> str | _Undecided:
         """Judge and publish under this lease, and release it; if published, finish, and return the completion time.
 
-        Else return why not; a refusal raises.
+        Else (lease lost, outcome unknown, restore pending) return why not; a refusal raises.
         """
         table, begin = self._table, self._proposal.begin
         try:
@@ -455,8 +456,8 @@ class Committing:
     def _publish(self, lease: Lease, view: TableView) -> str:
         """Judge the commit, write a metadata table's listing, publish the completed file; return its completion time.
 
-        Caches and reports it; if `view` has the commit already, only returns the time. Errors of `validate` and the
-        lease pass through.
+        The file has carried keys. Caches and reports it; if `view` has the commit already, only returns the time.
+        Errors of `validate` and the lease pass through.
         """
         table, proposal, timeline = self._table, self._proposal, view.timeline
         done = timeline.written_at(proposal.begin)
@@ -488,7 +489,7 @@ class Committing:
         return self._proposal.data
 
     def _look(self, record: LockRecord | None = None) -> TableView:
-        """Read the table, listed if its log has changed since the start, and the commits to validate.
+        """Return the table now, listed if its log is not the start's; cache the metadata of commits to validate.
 
         `record`: the held lock's; None: read it.
         """

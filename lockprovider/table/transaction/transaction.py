@@ -160,9 +160,10 @@ class Transaction:
         return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record this stream batch; raise `AlreadyCommitted` or `WrongCheckpoint` if table or archive refuse it.
+        """Record this stream batch, then raise `AlreadyCommitted` or `WrongCheckpoint` if table or archive refuse it.
 
-        A decided batch that is not stored passes: the commit looks again. A second batch raises `InvalidRecords`.
+        A decided batch that is not stored passes: the commit looks again. Another batch than before raises
+        `InvalidRecords`.
         """
         if self._batch_id not in (None, batch_id):
             raise InvalidRecords(f"this transaction writes {self._batch_id}; write {batch_id} in another one")
@@ -259,8 +260,8 @@ class Transaction:
     def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Replace the snapshot's rows in these partitions by this commit; call it before the begin.
 
-        Raises `InvalidRecords` after it, or for an `operation` that replaces nothing; `InvalidSettings` if
-        non-blocking.
+        Reads the snapshot; calls add up. Raises `InvalidRecords` after the begin, or for an `operation` that replaces
+        nothing; `InvalidSettings` if non-blocking.
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             conflict.refuse_replacing(operation)
@@ -293,7 +294,7 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Begin if not begun; record the commit's data files, all stored once `stats` is iterated.
+        """Begin if not begun, iterate `stats`, by whose end all files are stored, and record the commit's data files.
 
         An overwrite also writes and records missing anchors, empty base files.
 
@@ -329,7 +330,8 @@ class Transaction:
         """Delete stray data files and commit; then run inline services. A second call returns the first result.
 
         Checks new keys if set, and stores footer notes in the background. After `PublishUnknown` the write may be
-        visible; after other errors it will not be, and the caller rolls back.
+        visible; after other errors it will not be, and the caller rolls back. `conflicts`: lost tries before, for the
+        result.
         """
         if self.result is not None:
             return self.result
@@ -359,9 +361,9 @@ class Transaction:
             self.heartbeat.leave()
 
     def rollback(self) -> None:
-        """Remove everything it wrote unless decided, and stop its heartbeat; does nothing once it is over.
+        """Remove everything it wrote unless decided, and stop its heartbeat; does nothing once over.
 
-        Swallows store errors: a later writer removes what is left.
+        Takes the lock if others may commit or remove it. Swallows store and lock errors; a later writer cleans up.
         """
         state, started = self.state, self.started
         if state is State.OVER:
@@ -407,8 +409,8 @@ class Transaction:
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """Check new keys against the table; return the check to repeat at the commit, None with buckets.
 
-        Lists the timeline, reads keys. Raises `InvalidRecords` for known keys or a merge-on-read table, `WriteConflict`
-        for keys inserted since.
+        Lists the timeline, reads keys, except with buckets. Raises `InvalidRecords` for an INSERT's known keys or a
+        merge-on-read table, `WriteConflict` for any write's keys inserted since.
         """
         if self.config.is_merge_on_read:
             raise InvalidRecords(
@@ -525,9 +527,9 @@ def transact(
 ) -> CommitResult:
     """Call `fn` with a transaction, wrapped by `face`, and commit it; after a conflict repeat in a new one.
 
-    A removed file counts as a conflict. Each failed try is rolled back. Reports and pauses before each of up to
-    `retries` more tries. If the properties changed before the begin, repeats up to `_RESTARTS` times more; with `face`
-    and no retries, raises.
+    A removed file counts as a conflict. Each failed try is rolled back; other errors pass. Reports and pauses before
+    each of up to `retries` more tries. If the properties changed before the begin, repeats up to `_RESTARTS` times
+    more; with `face` and no retries, raises. `check_keys` None: by the settings.
     """
     _check_call(table, fn, extra)
     retries, conflicts, restarts = check_whole(retries, "retries"), 0, 0

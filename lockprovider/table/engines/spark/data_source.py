@@ -110,7 +110,7 @@ class HudiCas(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001 - Spark's
         """Open or create the table, and check the write like `WriteJob.check`; takes no instant.
 
-        InvalidInput for complete mode and replacing operations.
+        InvalidInput for complete mode, replacing operations, read options, and `if_exists` but append.
         """
         if overwrite:
             raise InvalidInput(
@@ -271,7 +271,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def initialOffset(self) -> dict[str, str]:
-        """A new query's offset by `starting`: the beginning, the last commit, or a version."""
+        """A new query's offset by `starting`: the beginning, the last commit, or the last up to a version."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}

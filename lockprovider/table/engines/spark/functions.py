@@ -192,7 +192,7 @@ def read(
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; InvalidRecords without both. Spark caches the changes meanwhile.
+    Call it once per transaction; InvalidRecords if both are None. Spark caches the changes meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -406,7 +406,8 @@ def _by_row(column: pa.Field) -> str:
 def is_read_alike(place: TablePlace, file_slice: FileSlice, columns: pa.Schema, folder: str) -> bool:
     """Whether Spark reads a slice as Python does; may request its footer. `folder`: the table's URL for Spark.
 
-    False: log files, an unusual path, old calendar's dates, other types than `columns`, a damaged footer.
+    False: log files, an unusual path, old calendar's dates, other types than `columns`, a damaged, missing or
+    unsupported footer.
     """
     path = f"{folder}/{file_slice.path}"
     if (

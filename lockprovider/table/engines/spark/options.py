@@ -291,7 +291,10 @@ def _check_key(key: str, value: str) -> None:
 
 
 def _time(text: str) -> str:
-    """Convert a time in one of Hudi's forms to a version, zeros to "" (before all commits); strip other texts."""
+    """Convert a date to an ISO time in UTC, zeros to "" (before all commits), a year and zeros to a version.
+
+    Strips other texts.
+    """
     stripped = text.strip()
     if stripped and not stripped.strip("0"):
         return ""

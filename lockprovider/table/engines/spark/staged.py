@@ -195,7 +195,7 @@ _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).em
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, partitions: pa.DictionaryArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers, ascending, and their file groups; a key that several groups have goes into each of them.
+    """Row numbers, ascending, and their file groups' numbers: each group with the key, else a new one (negative).
 
     Reads the stored keys, unless the table has a bucket index.
     """

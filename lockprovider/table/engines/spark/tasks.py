@@ -224,7 +224,7 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
     """Write all rows of this task, held in memory, as one new file group per table partition.
 
-    InvalidRecords: rows outside of `within`, or a repeated key.
+    InvalidRecords, before any write: rows outside of `within`, or a repeated key.
     """
     if not (collected := list(batches)):
         return []
@@ -254,7 +254,7 @@ def rewriter(
     """
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        """Write the next file of group `key`, or a new group's first; return statistics, if any."""
+        """Write the next file of group `key` (partition, number), or a new group's first; return statistics, if any."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)

@@ -52,7 +52,7 @@ def register(
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
     The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
-    `storage_options` are for a URL only. Other arguments and errors are as for `read`.
+    Replaces a view of this name. `storage_options` are for a URL only. Other arguments and errors are as for `read`.
     """
     if isinstance(source, TableContext) and storage_options is not None:
         raise InvalidInput(f"{source!r} is open: give storage_options with a URL, or leave them out")
@@ -76,6 +76,7 @@ def sql(
     Raises:
         InvalidInput: the text is no supported statement, or names no registered view of a whole table.
         InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
+        ModuleNotFoundError: sqlglot is missing.
     """
     if find_spec("sqlglot") is None:
         raise ModuleNotFoundError(

@@ -43,8 +43,8 @@ _RETRIES = 5
 def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
     """Open or (by `_make`) create the table, and add columns with `merge_schema`.
 
-    None if `if_exists=ignore` leaves it alone; TableExists by `if_exists=error`. InvalidInput for contradicting
-    options, or new columns without `merge_schema`.
+    None if `if_exists=ignore` leaves it alone; TableExists by `if_exists=error`. TableNotFound: it is missing without
+    record keys. InvalidInput: contradicting options, no name, or new columns without `merge_schema`.
     """
     try:
         table = options.open()
@@ -72,7 +72,8 @@ def open_target(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -
 def _make(options: SparkOptions, hudi_write: HudiWrite, rows: pa.Schema) -> TableContext | None:
     """Create the table; if another writer was faster, open it by `if_exists=append`, return None by `ignore`.
 
-    TableNotFound without record keys; TableExists by `error`, or by `append` if the other's table has another spec.
+    TableNotFound without record keys, InvalidInput without a table name. TableExists by `error`, or by `append` if the
+    other's table has another spec.
     """
     if "record_keys" not in hudi_write.given:
         raise TableNotFound(
@@ -121,7 +122,8 @@ class WriteJob:
     def check(self) -> TableContext | None:
         """Open or create the table, check the rows' columns, and set `stage` for a gathering write.
 
-        None, with `is_ignored` set, by `if_exists=ignore`. InvalidInput: an insert with a bucket index.
+        None, with `is_ignored` set, by `if_exists=ignore`. InvalidInput: an insert or full overwrite with a bucket
+        index.
         """
         table = open_target(self.options, self.hudi_write, self.rows)
         self.is_ignored = table is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from lockprovider.words import iso, until
 
@@ -47,7 +47,7 @@ class LockError(Exception):
     Where known, `url` names the lock, `owner` and `holder` its holder, and `valid_until_ms` the lease's end (epoch ms).
     """
 
-    next_step: ClassVar[str] = ""
+    next_step: str = ""
 
     def __init__(
         self,

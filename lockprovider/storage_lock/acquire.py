@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.machine import SLICE_S, Signal
@@ -32,6 +33,8 @@ from lockprovider.storage_lock.polling import (
 if TYPE_CHECKING:
     from lockprovider.storage_lock.client import Client
     from lockprovider.storage_lock.record import LockRecord
+
+_LOG = logging.getLogger("lockprovider")
 
 
 class Fifo:
@@ -195,6 +198,46 @@ class _Queues:
 _QUEUES = _Queues()
 
 
+class HeldLease(Protocol):
+    """A lease of this process; its `thread` acquired it."""
+
+    owner: str
+    thread: threading.Thread
+    lost: Signal
+
+    @property
+    def released(self) -> bool: ...
+
+
+_LEASES: weakref.WeakValueDictionary[str, HeldLease] = weakref.WeakValueDictionary()  # by owner
+_HOLDS_ITSELF = "this thread holds that lease itself"
+_INSTEAD = (
+    "release it first, or acquire with the Lock object that holds it; to write a table in turns, lock another object "
+    "(on=) and write with table.under(lease)"
+)
+
+
+def note_lease(lease: HeldLease) -> None:
+    """Remember the lease, while it is referenced, for `waits_for_itself`."""
+    _LEASES[lease.owner] = lease
+
+
+def waits_for_itself(owner: str) -> bool:
+    """Whether the current thread acquired the present lease of `owner`; another thread may still release it."""
+    lease = _LEASES.get(owner)
+    return (
+        lease is not None
+        and lease.thread is threading.current_thread()
+        and not lease.released
+        and not lease.lost.is_set()
+    )
+
+
+def warn_if_waiting_for_itself(where: str, owner: str) -> None:
+    if waits_for_itself(owner):
+        _LOG.warning("waiting for the lock %r, but %s: %s", where, _HOLDS_ITSELF, _INSTEAD)
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a client wants of a lock."""
@@ -206,10 +249,14 @@ class Wish:
 def acquire(client: Client, wish: Wish) -> None:
     """Wait in this process's queue, then read and write the record until `client` holds the lock.
 
-    Returns once pending publishes are applied too. Raises `NotAcquired` after the wish's deadline; other errors pass.
+    Returns once pending publishes are applied too. Warns in the log if this thread holds the lock itself. Raises
+    `NotAcquired` after the wish's deadline; other errors pass.
     """
     queue, world = client.queue, client.world
     queue.note_request()
+    record = queue.record_of_holder()
+    if record is not None and wish.deadline_s > world.monotonic_s():
+        warn_if_waiting_for_itself(client.where, record.owner)
     turn = FifoTurn(queue.fifo)
     try:
         if not turn.wait(max(0.0, wish.deadline_s - world.monotonic_s())):
@@ -316,6 +363,9 @@ def _not_acquired(client: Client, record: LockRecord | None) -> NotAcquired:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)
     owner, holder, until_ms = record.owner, record.holder, record.valid_until_ms
     held = held_by(owner, holder, until_ms, client.world.now_ms())
-    return NotAcquired(
-        f"{where!r} is {held}, and its holder may renew it", owner=owner, holder=holder, valid_until_ms=until_ms
-    )
+    is_own = waits_for_itself(owner)
+    why = _HOLDS_ITSELF if is_own else "its holder may renew it"
+    error = NotAcquired(f"{where!r} is {held}, and {why}", owner=owner, holder=holder, valid_until_ms=until_ms)
+    if is_own:
+        error.next_step = _INSTEAD
+    return error

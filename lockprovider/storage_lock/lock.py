@@ -21,7 +21,7 @@ from fsspec_cas.arguments import check_flag, check_seconds
 from fsspec_cas.machine import Signal, ends_with
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.settings import LockSettings, check_functions, checked
-from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire
+from lockprovider.storage_lock.acquire import FifoTurn, Wish, acquire, note_lease, warn_if_waiting_for_itself
 from lockprovider.storage_lock.audit_log import AuditLog
 from lockprovider.storage_lock.client import Client, add_details
 from lockprovider.storage_lock.commit_rules import Decider, Intent
@@ -183,6 +183,7 @@ class Lock:
                 acquire(client, Wish(keeps_log, deadline_s))
                 lease = Lease(client, self._on_lost, turn, self._acquiring_thread())
                 client.lease = lease
+                note_lease(lease)
             except BaseException as error:
                 if not isinstance(error, (CasError, LockError)) and client.turn.first() is turn:
                     with ends_with(Signal()):  # a cancelled task does not wait for this
@@ -298,8 +299,11 @@ class Lock:
         check_bytes(check_path(intent.stem), intent.body)
         client = self._of_this_process()
         self.require_safe_store(timeout_s)
+        known = self._looked_at.known
+        if known is not None:
+            warn_if_waiting_for_itself(client.where, known.record.owner)
         with client.detailed_errors(), client.measured(holds=False):
-            return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
+            return client.committer.commit(intent, decider, known, timeout_s)
 
     def sweep_intents(self) -> int:
         """Remove intents of writers that died during a commit; returns their number.

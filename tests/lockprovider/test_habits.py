@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -83,8 +84,13 @@ def test_repr_of_objects_identifies_them_without_secrets(tmp_path: Path) -> None
 
 
 def test_refused_acquire_names_lock_holder_process_and_next_step(tmp_path: Path) -> None:
-    with lockprovider.lock(tmp_path) as lease, pytest.raises(lockprovider.NotAcquired) as refused:
-        lockprovider.lock(tmp_path).acquire(blocking=False)
+    other = lockprovider.lock(tmp_path)
+    with (
+        ThreadPoolExecutor(1) as threads,
+        lockprovider.lock(tmp_path) as lease,
+        pytest.raises(lockprovider.NotAcquired) as refused,
+    ):
+        threads.submit(other.acquire, blocking=False).result()
     said = str(refused.value)
     for part in (f"file://{tmp_path}/{lockprovider.HUDI_LOCK_PATH}", lease.owner, "pid ", "Z (in ", "timeout="):
         assert part in said

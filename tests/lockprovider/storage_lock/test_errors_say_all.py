@@ -9,9 +9,13 @@ import os
 import pickle
 import pwd
 import re
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 
 import lockprovider
 from fsspec_cas import Store
@@ -21,6 +25,7 @@ from lockprovider import (
     LeaseLost,
     LockError,
     LockRecord,
+    LockSettings,
     LossReason,
     MalformedRecord,
     NotAcquired,
@@ -28,6 +33,7 @@ from lockprovider import (
 from lockprovider.errors import PublishUnknown, Unappliable
 from lockprovider.storage_lock import client
 from lockprovider.storage_lock.client import add_details
+from lockprovider.table import Table, TableSettings, TableSpec
 
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -39,11 +45,16 @@ def url():
     return f"memory:///locks/{uuid.uuid4().hex}"
 
 
+def acquire_in_a_thread(url, timeout=0.01):
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lockprovider.lock(url, timeout=timeout).acquire).result()
+
+
 def test_acquire_timeout_names_holder_expiry_and_next_step(url):
     with lockprovider.lock(url, validity=60) as held:
         promised_ms = held.record.valid_until_ms
         with pytest.raises(NotAcquired) as caught:
-            lockprovider.lock(url, timeout=0.01).acquire()
+            acquire_in_a_thread(url)
     error, said = caught.value, str(caught.value)
     assert error.url == f"{url}/{HUDI_LOCK_PATH}"
     assert (error.owner, error.holder.pid, error.holder.user) == (held.owner, os.getpid(), ME)
@@ -58,8 +69,56 @@ def test_acquire_timeout_names_holder_expiry_and_next_step(url):
 
 def not_acquired_by_a_thread(url):
     with lockprovider.lock(url, validity=60) as held:
-        lockprovider.lock(url, timeout=0.01).acquire()
+        acquire_in_a_thread(url)
     return held
+
+
+def test_wait_for_own_lease_is_told_at_once_and_at_the_timeout(url, caplog):
+    caplog.set_level("WARNING", "lockprovider")
+    with lockprovider.lock(url), pytest.raises(NotAcquired) as caught:
+        lockprovider.lock(url, timeout=0.5).acquire()
+    for words in ("this thread holds that lease itself", "release it first", "table.under(lease)"):
+        assert words in str(caught.value)
+        assert [words in record.getMessage() for record in caplog.records] == [True]
+    assert "wait longer" not in str(caught.value)
+    with pytest.raises(NotAcquired) as caught, lockprovider.lock(url):
+        lockprovider.lock(url, timeout=0).acquire()
+    assert "this thread holds that lease itself" in str(caught.value)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.next_step) == (str(caught.value), caught.value.next_step)
+
+
+def test_wait_for_lease_of_another_thread_is_not_told_as_own(url, caplog):
+    caplog.set_level("WARNING", "lockprovider")
+    with lockprovider.lock(url), pytest.raises(NotAcquired) as caught:
+        acquire_in_a_thread(url, timeout=0.5)
+    assert "itself" not in str(caught.value)
+    assert caplog.records == []
+
+
+def test_wait_for_own_lease_ends_once_another_thread_releases_it(url):
+    lease = lockprovider.lock(url).acquire()
+    timer = threading.Timer(0.3, lease.release)
+    timer.start()
+    with lockprovider.lock(url, timeout=PATIENCE_S):
+        assert lease.released
+    timer.join()
+
+
+@pytest.mark.parametrize("keeps_log", [False, True])
+def test_table_write_under_its_own_lock_names_how_to_take_turns(url, caplog, keeps_log):
+    rows = pa.table({"id": [1]})
+    settings = TableSettings(lock=LockSettings(timeout=0.5))
+    table = Table.create(url, TableSpec("t", rows, "id"), settings=settings)
+    table.upsert(rows)
+    caplog.set_level("WARNING", "lockprovider")
+    with lockprovider.lock(url).acquire(keeps_log=keeps_log), pytest.raises(NotAcquired) as caught:
+        table.upsert(rows)
+    assert "table.under(lease)" in caplog.text
+    if not keeps_log:
+        assert "table.under(lease)" in str(caught.value)
+    with lockprovider.lock(url, on="jobs.json") as lease:
+        assert table.under(lease).upsert(rows).updated == 1
 
 
 async def not_acquired_by_a_task(url):

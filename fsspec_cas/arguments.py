@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fsspec_cas.errors import InvalidInput, NotBytes
+from fsspec_cas.errors import InvalidInput, InvalidUrl, NotBytes
 
 LARGEST_NUMBER = (1 << 53) - 1
 """The largest whole number that every JSON reader keeps exactly."""
@@ -150,7 +150,7 @@ def check_path(path: object, *, absolute: bool = False, marker: bool = False) ->
     >>> check_path("folder/../a")
     Traceback (most recent call last):
     ...
-    fsspec_cas.errors.InvalidInput: 'folder/../a' leaves its folder: write the path without '..'
+    fsspec_cas.errors.InvalidInput: 'folder/../a' has a step '..', which no store resolves: write the path without '..'
     >>> check_path("folder//a")
     Traceback (most recent call last):
     ...
@@ -198,14 +198,16 @@ def checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) ->
     Raises `kind` for other values, `..` steps, NUL, a lone surrogate, or, unless `blanks`, blanks at its ends.
     """
     text = as_text(value, kind)
-    if ".." in text.split("/"):
-        raise kind(f"{text!r} leaves its folder: write the path without '..'", path=text)
     if "\0" in text:
         raise kind(f"{text!r} has a NUL character in it: write the path without", path=text)
     try:
         text.encode()
     except UnicodeEncodeError:
         raise kind(f"{text!r} has a lone surrogate in it, which no store can name: write text", path=text) from None
+    if ".." in text.split("/"):
+        is_local = kind is InvalidUrl and "://" not in text
+        form = repr(os.path.realpath(text)) if is_local else "the path without '..'"
+        raise kind(f"{text!r} has a step '..', which no store resolves: write {form}", path=text)
     if not blanks and text != text.strip():
         raise kind(f"{text!r} has blanks at its ends, which some stores cut off: write {text.strip()!r}", path=text)
     return text

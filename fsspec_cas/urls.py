@@ -44,7 +44,7 @@ def check_url(url: object) -> str:
             )
     elif protocol in _LOCAL and not rest.startswith("/"):
         raise InvalidUrl(f"{url!r} has no absolute path: write {protocol}:///{rest}, or ./{rest} for a relative one")
-    checked(url, InvalidUrl)
+    checked(plain, InvalidUrl)
     path, question, query = plain.partition("?")
     prefix = "cas::" if url.startswith("cas::") else ""
     return f"{prefix}{_normalized_url(path)}{question}{query}"

@@ -20,7 +20,7 @@ ON = [(f"{command} {url}", 2, words) for command in PLACES[:3] for url, words in
     ("gs:/b", "'gs:/b' | write gs://b"),
     ("C:\\\\x", "path of Windows"),
     ("./here?timeout=1", "'./here?timeout=1' | file:///"),
-    ("../x/../y", "'../x/../y' | without '..'"),
+    ("../x/../y", "'../x/../y' has a step '..' | write '/"),
     ("s3://", "'s3://' must name a bucket"),
 )]  # fmt: skip
 LOCKS: list[Case] = [

@@ -40,6 +40,7 @@ class InvalidRecords(TableError):
 
 _SHOWN = 80
 _LISTED = 20
+_INDEX = "if it is a pandas or Dask index, call reset_index()"
 _ADVICE = {("double", "float"): 'use astype("float32") if values may be rounded'}
 
 
@@ -80,25 +81,25 @@ class Misfit:
         )
 
     @classmethod
-    def missing(cls, path: str, wanted: str) -> Misfit:
-        """A missing field's misfit."""
-        return cls(
-            path, "", wanted, f"{path} is missing, of type {wanted}; add it, with nulls if that is what is meant"
-        )
+    def missing(cls, path: str, wanted: str, *, identifies: bool = False) -> Misfit:
+        """A missing field's misfit; `identifies`: it is a column of the record key or the partition."""
+        why = ", and identifies each row; add it" if identifies else "; add it, with nulls if that is what is meant"
+        advice = "" if "." in path else f"; {_INDEX}"
+        return cls(path, "", wanted, f"{path} is missing, of type {wanted}{why}{advice}")
 
     @classmethod
-    def unknown(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
+    def unknown(
+        cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None, *, alias: str | None = None
+    ) -> Misfit:
         """Misfit of a field that the table lacks.
 
-        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one that differs by case.
+        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one that differs by case;
+        `alias`: the type's name for `pa.schema`, if it has one.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        advice = (
-            f"`{near}`; rename it"
-            if near
-            else f"{list(names[:_LISTED])}{more}; drop it, or add_columns({path!r}) first"
-        )
+        call = f"table.add_columns(pa.schema([({path!r}, {repr(alias) if alias else 'TYPE'})]))"
+        advice = f"`{near}`; rename it" if near else f"{list(names[:_LISTED])}{more}; drop it, or first call {call}"
         return cls(path, given, "", f"{path} is {given} and not in the table{owner} has {advice}")
 
     @classmethod
@@ -151,6 +152,7 @@ class DoesNotFit(InvalidRecords, UnsupportedSchema):
 
 ARCHIVED = "commits that were archived since"
 _PLANNED = ".clustering.requested"
+_IN_TURNS = "take turns: lock another object (on=) and write with table.under(lease)"
 
 
 class WriteConflict(TableError):
@@ -162,6 +164,7 @@ class WriteConflict(TableError):
             since.
         file_groups: (partition, file id) pairs that both wrote; empty after a restore or added columns.
         keys: record keys that both inserted, if checked.
+        tries: how often the write was tried by a call with `retries`, else 0.
     """
 
     def __init__(
@@ -171,11 +174,15 @@ class WriteConflict(TableError):
         self.lost_to = lost_to
         self.file_groups = file_groups
         self.keys = keys
+        self.tries = 0
         # BaseException gets all arguments, so that a worker process can pickle the error to its parent.
         super().__init__(instant, lost_to, file_groups, keys)
 
     def __str__(self) -> str:
         lost, again = f"instant {self.instant} lost to {self.lost_to}", "read a fresh snapshot and try again"
+        if self.tries:
+            count = "once" if self.tries == 1 else f"{self.tries} times, each from a fresh snapshot"
+            again = f"tried {count}: give more tries (retries=), or {_IN_TURNS}"
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         if self.lost_to == ARCHIVED:
             return f"{lost} its snapshot, and what they changed is unknown; {again}"

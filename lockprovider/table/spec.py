@@ -117,7 +117,10 @@ class TableSpec:
         named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
         missing = hudi_schema.absent(named, schema.names)
         if missing or not self.record_keys:
-            raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
+            hint = "; a pandas or Dask index becomes a column by reset_index()" if missing else ""
+            raise InvalidRecords(
+                f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}{hint}"
+            )
         if self.ordering:
             hudi_schema.refuse_nested_ordering(self.ordering, schema.field(self.ordering).type)
         if self.ordering and self.table_type.upper() == MERGE_ON_READ:

@@ -40,6 +40,28 @@ def filled(**columns: Any) -> pa.Table:
     return pa.table({**nulls, "id": pa.array([1]), **columns})
 
 
+@pytest.mark.parametrize("values", [["x"], [1.5], [True], [date(2026, 1, 1)], [Decimal("1.5")]])
+def test_call_that_an_unknown_column_advises_adds_it(table: Table, values: list[Any]) -> None:
+    rows = filled(extra=pa.array(values))
+    with pytest.raises(DoesNotFit) as caught:
+        table.append(rows)
+    call = str(caught.value).partition("first call ")[2]
+    eval(call, {"pa": pa, "table": table, "TYPE": rows.schema.field("extra").type})  # noqa: S307 - our own text
+    assert table.append(rows).inserted == 1
+
+
+@pytest.mark.parametrize("write", ["append", "upsert", "delete"])
+def test_key_in_the_index_of_a_frame_names_reset_index(table: Table, write: str) -> None:
+    indexed = pd.DataFrame({"id": [1], "f": [1.5]}).set_index("id")
+    with pytest.raises(
+        DoesNotFit, match=r"(?m)id is missing, .* identifies each row; .* call reset_index\(\)$"
+    ) as caught:
+        getattr(table, write)(indexed)
+    assert "null" not in str(next(misfit for misfit in caught.value.misfits if misfit.path == "id"))
+    with pytest.raises(InvalidRecords, match=r"\['id'\].* by reset_index\(\)$"):
+        Table.create("memory://values/indexed", TableSpec("t", indexed, "id"))
+
+
 @pytest.mark.parametrize(
     ("columns", "text"),
     [

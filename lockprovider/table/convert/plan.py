@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -74,6 +75,13 @@ class _ValueMisfit(Exception):
         return self.misfit.at(row, _shown(self.values[position]))
 
 
+def _alias(kind: pa.DataType) -> str | None:
+    """The text that pyarrow takes for this type, or None."""
+    with suppress(ValueError):
+        return str(kind) if pa.type_for_alias(str(kind)) == kind and not types.is_null(kind) else None
+    return None
+
+
 def _shown(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
@@ -135,7 +143,7 @@ class _Compiler:
                 steps.append((index, self.step(source[index].type, column, inner)))
                 continue
             if self.rules is not READ and (self.missing == "refuse" or column.name in needed or not column.nullable):
-                self.misfits.append(Misfit.missing(inner, str(column.type)))
+                self.misfits.append(Misfit.missing(inner, str(column.type), identifies=column.name in needed))
             steps.append((None, _same))
         return steps
 
@@ -145,9 +153,8 @@ class _Compiler:
         strangers = [column for column in source if column.name not in expected]
         near = {name.lower(): name for name in names} if strangers else {}
         for column in strangers:
-            self.misfits.append(
-                Misfit.unknown(path, column.name, str(column.type), names, near.get(column.name.lower()))
-            )
+            given, alike = str(column.type), near.get(column.name.lower())
+            self.misfits.append(Misfit.unknown(path, column.name, given, names, alike, alias=_alias(column.type)))
 
     def step(self, source: pa.DataType, field: pa.Field, path: str) -> Convert:
         conversion = self._of_type(source, field.type, path)

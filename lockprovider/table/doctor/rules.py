@@ -106,7 +106,8 @@ def metadata_table(facts: Facts) -> _Found:
         effect = "it hides commits that it does not record" if listed else "no reader uses it"
         what = f"the table has a metadata table in .hoodie/metadata: {effect}"
         off = "set hoodie.metadata.enable=false in Flink and Java writers"
-        mend = f"{off}, then run `lockprovider table retire-metadata URL`"
+        keep = "keep its listing, if R4 offers it; or " if listed else ""
+        mend = f"{keep}{off}, then run `lockprovider table retire-metadata URL`"
         yield _WRONG if listed else _NOTE, what, mend
 
 

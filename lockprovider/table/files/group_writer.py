@@ -110,7 +110,7 @@ class GroupWriter:
         names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
         schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
         rows = rows.select(hudi_schema.present(schema.names, rows.column_names))
-        return compile_plan(rows.schema, schema, "refuse")(rows)
+        return compile_plan(rows.schema, schema, "refuse", needed=self.config.identifying)(rows)
 
     def _keyed(self, plain: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         if has_deletes(plain.schema) and (count := pc.sum(plain.column(IS_DELETED)).as_py()):

@@ -550,6 +550,8 @@ def transact(
         except Exception as error:
             conflicts += 1
             txn.rollback()
+            if isinstance(error, WriteConflict) and not error.tries:
+                error.tries = conflicts
             if conflicts > retries or not txn.lost_to_others(error):
                 raise
             table.report("retry", txn.begin, conflicts=conflicts)

@@ -72,8 +72,7 @@ MISTYPED = {
     "file://folder/x": "file:///folder/x",
     "folder?timeout=10": "file:///",
     "/srv/folder?timeout=10": "file:///",
-    "../x": r"without '\.\.'",
-    "/a/../b": r"without '\.\.'",
+    "/a/../b": "step '..', which no store resolves: write '/b'",
     "s3://bucket/../other": r"without '\.\.'",
     "memory://..": r"without '\.\.'",
     "/a/\0": "NUL",
@@ -87,6 +86,17 @@ def test_mistyped_url_is_refused_and_makes_no_local_folder(url, next_step, tmp_p
         Store.from_url(url)
     assert repr(url.removeprefix("cas::")) in str(caught.value).replace(repr(url), repr(url.removeprefix("cas::")))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["../x", "cas::../x", "y/../../x"])
+def test_path_with_a_step_up_is_refused_with_the_path_to_write(url, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InvalidUrl) as caught:
+        Store.from_url(url)
+    advised = str(caught.value).rpartition("write ")[2].strip("'")
+    assert advised == str(tmp_path.resolve() / "x")
+    assert Store.from_url(advised).url.endswith(advised)
 
 
 @pytest.mark.parametrize("url", [None, 5, b"s3://b/x"])

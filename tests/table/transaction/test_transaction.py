@@ -365,8 +365,13 @@ def test_conflict_is_raised_when_the_retries_are_used_up(table: Table) -> None:
         engine.write(txn, upserts=rows((1, "a", 100)))
         upsert(table, (1, "a", 10))
 
-    with pytest.raises(WriteConflict):
+    with pytest.raises(WriteConflict) as caught:
         transact(table, overtaken, retries=2)
+    advice = r"tried 3 times, .*retries=\), or take turns: .*table\.under\(lease\)"
+    assert re.search(advice, str(caught.value))
+    assert (caught.value.tries, str(pickle.loads(pickle.dumps(caught.value)))) == (3, str(caught.value))
+    with pytest.raises(WriteConflict, match="tried once: give more tries"):
+        transact(table, overtaken)
     assert content(table) == {(1, "a", 10)}
     assert table.timeline().pending_writes == ()
 

@@ -227,16 +227,22 @@ def _settings(config: TableConfig) -> _Found:
 
 
 def duplicate_base_files(facts: Facts) -> _Found:
-    """Yield findings of R5: several base files of one file group and instant, naming those to remove."""
+    """Yield findings of R5: several base files of one file group and instant that is not pending.
+
+    Names those to remove, or all unless a readable commit names one.
+    """
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
     for (folder, file_id, begin), count in counts.items():
-        if count > 1:
-            paths = [e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
-            surplus = [path for path in paths if path not in named] or paths[1:]
+        if count > 1 and begin not in facts.timeline.unfinished:  # its commit will remove those that it does not name
+            paths = {e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)}
             what = f"file group {file_id} has {count} base files of instant {begin}: hudi-rs fails, JVM Hudi picks one"
-            yield _WRONG, what, f"remove the files that the commit does not name: {first_names(surplus)}"
+            surplus = paths - named
+            if paths > surplus > set():
+                yield _WRONG, what, f"remove the files that the commit does not name: {first_names(surplus)}"
+            else:
+                yield _WRONG, what, f"find out which one its commit wrote, and keep that: {first_names(paths)}"
 
 
 def commit_order(facts: Facts) -> _Found:

@@ -176,7 +176,14 @@ def a_lone_backup(folder: Path) -> tuple[str, str]:
 def a_second_attempt(folder: Path) -> tuple[str, str]:
     path = slices(folder, "b")[0]
     shutil.copy(path, path.with_name(path.name.replace("_0-0-0_", "_0-0-1_")))
-    return "R5", "has 2 base files of instant .* does not name: b/.*_0-0-1_"
+    return "R5", "has 2 base files of instant .* does not name: b/[^,]*_0-0-1_[^,]*$"
+
+
+def a_second_attempt_of_an_unreadable_commit(folder: Path) -> tuple[str, str]:
+    a_second_attempt(folder)
+    path = slices(folder, "b")[0]
+    next(file for file in timeline(folder) if file.name.startswith(f"{path.stem.rpartition('_')[2]}_")).write_bytes(b"")
+    return "R5", "has 2 base files of instant .*: find out which one its commit wrote, .*_0-0-0_.*_0-0-1_"
 
 
 def a_completion_twice(folder: Path) -> tuple[str, str]:
@@ -256,7 +263,8 @@ def a_lock_that_is_none(folder: Path) -> tuple[str, str]:
 DAMAGES = [
     a_dead_writer, files_without_markers, an_orphan, a_metadata_table, a_clock_ahead, a_writer_in_new_york,
     another_zone, a_version_of_the_future, no_merge_mode, no_partition_fields, properties_cut_short, a_lone_backup,
-    a_second_attempt, a_completion_twice, an_update_that_nobody_saw, no_metafile, an_empty_commit_file,
+    a_second_attempt, a_second_attempt_of_an_unreadable_commit, a_completion_twice, an_update_that_nobody_saw,
+    no_metafile, an_empty_commit_file,
     a_commit_without_schema, a_file_that_is_gone, a_file_cut_short, a_ghost, a_ghost_of_a_restore,
     a_clean_left_unfinished, a_lock_that_is_none,
 ]  # fmt: skip

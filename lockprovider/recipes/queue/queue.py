@@ -227,7 +227,11 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             claim = self._claimed(Take(token, process_name(), visible_ms))
             if not isinstance(claim, NothingReady):
                 job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world)
-                self._heartbeat.add(job)
+                try:
+                    self._heartbeat.add(job)
+                except BaseException:
+                    job.leave()
+                    raise
                 return job
             left_s = deadline_s - self.world.monotonic_s()
             if left_s <= 0 or self._stopping.is_set():
@@ -313,24 +317,30 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             except BaseException as error:  # noqa: BLE001 - `work` raises it
                 errors.append(error)
 
-        self._run_on(live, check_whole(threads, "threads", least=1))
+        self._run_on(live, check_whole(threads, "threads", least=1), errors)
         if errors:
             raise errors[0]
         return worked
 
-    def _run_on(self, live: Callable[[], None], threads: int) -> None:
-        """Run `live` on threads until all end. An interrupt calls `stop`, waits for them, and is raised."""
+    def _run_on(self, live: Callable[[], None], threads: int, errors: deque[BaseException]) -> None:
+        """Run `live` on threads until all end.
+
+        An interrupt calls `stop`. It, or a thread's failed start, is appended to `errors`, and raised when all ended.
+        """
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
-        for worker in crew:
-            worker.start()
         try:
+            for worker in crew:
+                worker.start()
             for worker in crew:
                 while worker.is_alive():
                     worker.join(1.0)  # notices a Ctrl-C
-        except BaseException:
-            self.stop()
+        except BaseException as error:
+            errors.append(error)
+            if not isinstance(error, Exception):
+                self.stop()
             for worker in crew:
-                worker.join()
+                if worker.ident is not None:  # it was started
+                    worker.join()
             raise
 
     def stop(self) -> None:

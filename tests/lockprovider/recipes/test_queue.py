@@ -25,6 +25,7 @@ from fsspec_cas import InvalidInput, Machine, OutcomeUnknown, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.bridge.threads import Later
+from fsspec_cas.machine import Worker
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,
@@ -770,6 +771,45 @@ def test_error_of_the_queue_ends_the_work(store) -> None:
     # An end that was refused may still have been stored before, by a proxy's second copy: its outcome is unknown.
     with pytest.raises((NoQueue, OutcomeUnknown), match="no queue exists"):
         queue.work(fn, threads=2)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
+def test_work_whose_second_thread_does_not_start_ends_the_first(store, monkeypatch, error) -> None:
+    queue, crew, start = made(store), [], Worker.start
+
+    def scarce(worker: Worker, **options: bool) -> None:
+        if worker.name == "queue-crew":
+            crew.append(worker)
+            if len(crew) == 2:
+                raise error
+        start(worker, **options)
+
+    monkeypatch.setattr(Worker, "start", scarce)
+    with pytest.raises(type(error)):
+        queue.work(lambda job: None, threads=3)
+    try:
+        assert [worker.is_alive() for worker in crew] == [False, False]
+        assert queue.stopping == isinstance(error, KeyboardInterrupt)
+    finally:
+        queue.stop()
+
+
+def test_claim_whose_heartbeat_does_not_start_is_given_back(store, monkeypatch) -> None:
+    queue, start = made(store), Worker.start
+    queue.put("a")
+
+    def scarce(worker: Worker, **options: bool) -> None:
+        if worker.name == "queue-heartbeat":
+            raise RuntimeError("can't start new thread")
+        start(worker, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "start", scarce)
+        with pytest.raises(RuntimeError, match="can't start"):
+            queue.claim()
+    job = queue.claim()
+    assert job is not None
+    assert job.attempt == 1
 
 
 def test_worker_threads_raise_an_error_while_another_waits_for_messages(store) -> None:

@@ -266,7 +266,7 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
                 yield batch
             if batch.sealed:
                 return
-        ended_s, poll_s, place = world.monotonic_s(), _FIRST_POLL_S, None
+        ended_s, poll_s, place = world.monotonic_s(), min(_FIRST_POLL_S, idle_s), None
         while place is None or place.head.slot < position.slot:
             left_s = math.inf if timeout_s is None else ended_s + timeout_s - world.monotonic_s()
             if left_s <= 0:

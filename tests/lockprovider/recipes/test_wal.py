@@ -574,6 +574,13 @@ def test_dropped_reader_whose_reopening_died_begins_at_its_new_start(store, died
     assert log.trim() == 2
 
 
+def test_follow_pauses_at_most_idle_s_from_the_first_time_on(store) -> None:
+    made(store)
+    clock = ManualClock()
+    assert [*Wal(store, PATH, world=clock).follow(idle_s=0.01, timeout=0.03)] == []
+    assert max(clock.sleeps) == 0.01
+
+
 def test_position_of_a_trimmed_slot_is_refused_before_it_is_overwritten(store) -> None:
     log = made(store)
     log.append(b"0")

@@ -332,18 +332,27 @@ class LogReader(ProcessBound):
         self._path = objects.reader_path(name)
         self.epoch = 0
         self.position = Position(0, 0)
+        self._rev = 0
         began = objects.manifest(fresh=True).readers.get(name)
+        if began is None:
+            self._rev = _stored(objects, self._path)["rev"]
+            began = objects.manifest(fresh=True).readers.get(name)  # If still None, later openers change `rev`.
         if began is not None:
             self._write(lambda stored: _kept(stored, began), opens=True)
             return
         begins = start()
-        self._write(lambda _: begins, opens=True)  # First: a dropped reader's position may be later.
+
+        def begin(stored: Mapping[str, Any]) -> Position:
+            return begins if stored["rev"] == self._rev else _kept(stored, 0)  # Another client opened it meanwhile.
+
+        self._write(begin, opens=True)  # First: a dropped reader's position may be later.
+        slot = self.position.slot
         changed = objects.change(
-            lambda manifest: replace(manifest, readers={name: max(begins.slot, manifest.floor), **manifest.readers})
+            lambda manifest: replace(manifest, readers={name: max(slot, manifest.floor), **manifest.readers})
         )
-        if begins.slot < changed.floor:  # before the log knew this reader
+        if slot < changed.floor:  # before the log knew this reader
             begins = start()
-            self._write(lambda _: begins, opens=True)
+            self._write(begin, opens=True)
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")
@@ -409,17 +418,20 @@ class LogReader(ProcessBound):
             return json.dumps(fields).encode()
 
         self._objects.store.update(self._path, write, timeout=self._objects.timeout_s)
-        self.epoch = fields["epoch"]
+        self.epoch, self._rev = fields["epoch"], fields["rev"]
         self.position = Position(fields["slot"], fields["offset"])
 
 
 def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
     by_reader = {}
     for name, start in manifest.readers.items():
-        path = objects.reader_path(name)
-        content = objects.store.read_or_none(path, timeout=objects.timeout_s)
-        by_reader[name] = _kept(_NEW if content is None else decode_reader(content.data, path), start)
+        by_reader[name] = _kept(_stored(objects, objects.reader_path(name)), start)
     return by_reader
+
+
+def _stored(objects: LogObjects, path: str) -> Mapping[str, Any]:
+    content = objects.store.read_or_none(path, timeout=objects.timeout_s)
+    return _NEW if content is None else decode_reader(content.data, path)
 
 
 def _kept(stored: Mapping[str, Any], began: int) -> Position:

@@ -574,6 +574,33 @@ def test_dropped_reader_whose_reopening_died_begins_at_its_new_start(store, died
     assert log.trim() == 2
 
 
+@pytest.mark.parametrize("trims", [False, True])
+@pytest.mark.parametrize("call", range(16))
+def test_opening_a_new_reader_keeps_what_another_client_commits_at_any_call(store, call, trims) -> None:
+    class Meanwhile(Faulty):
+        def pass_call(self) -> None:
+            if len(self.calls) == call:
+                Wal(store, PATH).reader("r").commit(Position(2, 2))
+
+        async def get(self, path, unless, **how):
+            self.pass_call()
+            return await super().get(path, unless, **how)
+
+        async def put(self, write, body, **how):
+            self.pass_call()
+            if trims and "/readers/" in write.path:
+                log.trim(before=Position(1, 1))
+            return await super().put(write, body, **how)
+
+    log = made(store)
+    for n in range(3):
+        log.append(b"%d" % n)
+    backend = Meanwhile(store.backend, {})
+    Wal(Store(backend, store.root), PATH).reader("r")
+    committed = Position(2, 2) if call < len(backend.calls) else Position(trims, trims)
+    assert log.info().readers["r"] == committed
+
+
 def test_follow_pauses_at_most_idle_s_from_the_first_time_on(store) -> None:
     made(store)
     clock = ManualClock()

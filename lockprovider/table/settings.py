@@ -280,7 +280,7 @@ def check_retention(policy: Policy) -> None:
             raise InvalidSettings(
                 f"{shown(policy)} is no retention: give KeepCommits(10), KeepHours(24) or KeepVersions(3)"
             )
-    if not is_possible:
+    if isinstance(least, bool) or not is_possible:
         raise InvalidSettings(
             f"{shown(policy)} would keep nothing to read: keep one commit or version, or 0 hours, at least"
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas import Store
+from fsspec_cas import InvalidInput, Store
 from fsspec_cas.arguments import check_flag
 from lockprovider.recipes.values import check_storable
 from lockprovider.table.convert.rows import Rows, as_stream, as_table
@@ -362,14 +362,14 @@ class Table(TableContext):
 
         Raises:
             UnsupportedSchema: the field exists with another type, or its type cannot be stored.
-            InvalidInput: a path leads nowhere.
+            InvalidInput: `columns` is no schema, or a path leads nowhere.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
         ['id', 'city', 'fare', 'tip']
         """
         if not isinstance(columns, pa.Schema):
-            raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
+            raise InvalidInput(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
         return add_columns(self, columns, retries=retries)
 
     def transaction(self, *, pinned: bool = True) -> TableTransaction:

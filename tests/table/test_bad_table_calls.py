@@ -79,6 +79,9 @@ MADE: list[Case] = [
     ("retention", lambda: TableSettings(retention=10), InvalidSettings, ["10", "KeepCommits(10)"]),
     ("retention: zero", lambda: TableSettings(retention=KeepCommits(0)), InvalidSettings, ["commits=0", "nothing"]),
     ("retention: text", lambda: TableSettings(retention=KeepVersions("3")), InvalidSettings, ["versions='3'"]),
+    ("retention: flag", lambda: TableSettings(retention=KeepCommits(True)), InvalidSettings, ["commits=True"]),
+    ("retention: flags", lambda: TableSettings(retention=KeepVersions(True)), InvalidSettings, ["versions=True"]),
+    ("retention: hour", lambda: TableSettings(retention=KeepHours(True)), InvalidSettings, ["hours=True"]),
     ("retention: nan", lambda: TableSettings(retention=KeepHours(float("nan"))), InvalidSettings, ["hours=nan"]),
     ("archival", lambda: TableSettings(archival=5), InvalidSettings, ["archival=5", "KeepActive"]),
     ("archival: order", lambda: TableSettings(archival=KeepActive(5, 4)), InvalidSettings, ["=5", "=4"]),
@@ -160,7 +163,7 @@ def _noting(extra: Any) -> Callable[..., object]:
 
 CALLED: list[Case] = [
     ("create: url", lambda _: Table.create(None, SPEC), InvalidUrl, ["None"]),
-    ("create: spec", lambda p: Table.create(str(p), ROWS.schema), InvalidRecords, ["Schema", "TableSpec"]),
+    ("create: spec", lambda p: Table.create(str(p), ROWS.schema), InvalidInput, ["Schema", "TableSpec"]),
     ("create: settings", lambda p: Table.create(str(p), SPEC, settings=LockSettings()), InvalidSettings, ["TableSet"]),
     ("create: option", lambda p: Table.create(str(p), SPEC, storage_options={"x": 1}), InvalidInput, ["'x'"]),
     ("open: url", lambda _: Table.open(5), InvalidUrl, ["5"]),
@@ -238,7 +241,7 @@ CALLED: list[Case] = [
     ("compaction: hours", lambda p: merged(p).unschedule_compaction(hours="x"), InvalidInput, ["hours='x'"]),
     ("compaction: both", lambda p: merged(p).unschedule_compaction("x", hours=1), InvalidInput, ["instant", "hours"]),
     ("non-blocking", lambda p: mode(p, TABLE, NON_BLOCKING), InvalidSettings, ["non_blocking", "is not possible"]),
-    ("add: schema", lambda p: to(p).add_columns(["n"]), InvalidRecords, ["list", "pyarrow.schema"]),
+    ("add: schema", lambda p: to(p).add_columns(["n"]), InvalidInput, ["list", "pyarrow.schema"]),
 ]
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fsspec_cas import Store, check_url
+from fsspec_cas import InvalidInput, Store, check_url
 from fsspec_cas.outcome import won_or_lost
 from lockprovider import AuditLog
-from lockprovider.table.errors import InvalidRecords, TableExists
+from lockprovider.table.errors import TableExists
 from lockprovider.table.format.compatibility import as_non_blocking, shared
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.properties import TableConfig, encode_properties
@@ -39,12 +39,12 @@ def create_table(
     """Store a new table's properties, commit an empty write, and return the table as a `kind`.
 
     Raises `TableExists` if there is one; with `exist_ok` it opens that, unless `_check_same` refuses, and makes its
-    first commit if it has none. Raises `InvalidRecords` unless `spec` is a `TableSpec`, `InvalidSettings` for settings
+    first commit if it has none. Raises `InvalidInput` unless `spec` is a `TableSpec`, `InvalidSettings` for settings
     that do not fit. A failed commit leaves the properties.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):
-        raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
+        raise InvalidInput(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
     settings = checked_table_settings(settings)
     config = spec.with_index(settings.index).config()
     config = shared(as_non_blocking(config) if settings.mode is Mode.NON_BLOCKING else config)

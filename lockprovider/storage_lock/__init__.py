@@ -14,7 +14,4 @@ The life of a publish, in the order of the calls:
 5. `Lease.release` frees the record. What was decided and not applied is left to the next holder.
 
 A group commit needs no lease: `committer.Committer` decides by `commit_rules`, and writes by `commit_writes`.
-
-`record` is the lock object's content with its log, `client` one client of a lock, `provider` and `async_lock` its other
-faces. `metrics`, `otel`, `audit`, `status` observe; `status.break_lock` frees a held lock.
 """

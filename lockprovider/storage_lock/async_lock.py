@@ -1,4 +1,4 @@
-"""`AsyncLock` and `AsyncLease`: the lock for tasks."""
+"""The lock for tasks."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class AsyncLease:
     Attributes:
         epoch: the fencing token; see `LockRecord.epoch`.
         task: the task that acquired it, until its release.
-        lost: an event, set on the loop once lost.
+        lost: set on the loop once lost.
 
     >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     >>> lease = await lock.acquire()

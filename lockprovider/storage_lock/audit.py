@@ -65,7 +65,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a lock's audit: its switch, and its folder."""
+    """Paths of a lock's audit."""
 
     switch: str
     folder: str

@@ -1,4 +1,4 @@
-"""`Client`: one client of a lock; users hold a `Lock`. `Heartbeat` renews its lease."""
+"""`Client`: one client of a lock; users hold a `Lock`."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Pulse:
 
 
 class Client:
-    """One client of a lock, with its machine, publisher and committer."""
+    """One client of a lock."""
 
     def __init__(
         self,

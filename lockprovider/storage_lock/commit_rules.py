@@ -74,7 +74,7 @@ def intents_folder(log: str) -> str:
 
 
 def is_over(intent: Intent, log: Log | None) -> bool:
-    """Return whether, by the log alone, no write can decide the intent."""
+    """Whether, by the log alone, no write can decide the intent."""
     if log is None or log.name != intent.log or intent.position < log.first:
         return True
     return any(entry.path.startswith(intent.stem) for entry in log.entries)
@@ -145,11 +145,11 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Return the `unshared` publish to decide after `log`; None if it cannot be built here."""
+        """The `unshared` publish to decide after `log`; None if it cannot be built here."""
 
 
 def may_write(record: LockRecord) -> bool:
-    """Return whether a write without the lock may decide publishes.
+    """Whether a write without the lock may decide publishes.
 
     The record must be released (a lapsed holder may still work), its log have the bytes of all pending publishes, all
     `unshared`.

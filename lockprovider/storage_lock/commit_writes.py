@@ -1,4 +1,4 @@
-"""What group commit writes: `Intents` of waiting `CommitRequests`, the record, and decided objects (`Applying`)."""
+"""Writes of group commit: intents, the record, and decided objects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests of a lease: `RecordFile` reads and writes the lock record, `Driver` as `machine.step` asks.
+"""Requests of a lease and its publishes, as `machine` asks for them.
 
-`Publisher` sends those of publishes; see "Fenced publish" in `lockprovider/SPECIFICATION.md`. Not promised: that data
-is applied which takes longer to write than a lease lives.
+See "Fenced publish" in `lockprovider/SPECIFICATION.md`. Not promised: that data is applied which takes longer to write
+than a lease lives.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ Answer = machine.Busy | machine.Done | machine.Ended | machine.Apply | None
 
 
 def audits(audit: AuditLog | None) -> TypeGuard[AuditLog]:
-    """Return whether a new holder is audited: with `audit`, but not for a minute after its switch was read as off."""
+    """Whether a new holder is audited: with `audit`, but not for a minute after its switch was read as off."""
     return audit is not None and audit.world.monotonic_s() >= audit.off_until_s
 
 

@@ -1,4 +1,4 @@
-"""`Lease`: a held lock, to publish under, renew and release; and `until_signal`, which ends a block at SIGTERM."""
+"""`Lease`: a held lock, to publish under, renew and release; and `until_signal`."""
 
 from __future__ import annotations
 

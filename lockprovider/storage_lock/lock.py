@@ -324,7 +324,7 @@ class Lock:
         self._of_this_process().committer.discard(paths)
 
     def stage(self, path: str, data: bytes, *, unshared: bool = False) -> Pending:
-        """Prepare a later publish, before the lock is needed; returns the handle for `Lease.publish`.
+        """Prepare a later publish; returns the handle for `Lease.publish`.
 
         Small data travels in the lock record; larger data is written to the store, until published or unstaged.
         `unshared` promises that nothing else is ever written to `path`: another client that finishes the publish

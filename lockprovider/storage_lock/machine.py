@@ -301,7 +301,7 @@ def _busy(record: LockRecord | None) -> Busy:
 
 
 def refused(write: State) -> PutFailed | LostRace:
-    """Return a refusal's event: a take lost; another write may be stored, as a proxy may send it twice."""
+    """A refusal's event: a take lost; another write may be stored, as a proxy may send it twice."""
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
@@ -380,7 +380,7 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
-    """Return `Held`, or `Rolling` if publishes are left that this lease has not applied."""
+    """`Held`, or `Rolling` if publishes are left that this lease has not applied."""
     return held if {*held.record.all_pending} <= {*write.applied} else Rolling(held, write.then)
 
 

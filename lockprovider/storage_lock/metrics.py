@@ -100,7 +100,6 @@ class Counters:
         self._values: dict[str, float] = {}
 
     def __call__(self, measure: Measure) -> None:
-        """Add a counter's measure, or replace the gauge's value."""
         with self._guard:
             if measure.kind == "counter":
                 self._values[measure.name] = self._values.get(measure.name, 0) + measure.value
@@ -112,7 +111,6 @@ class Counters:
 
     @property
     def values(self) -> dict[str, float]:
-        """Counters' sums and the gauge's last value."""
         with self._guard:
             return dict(self._values)
 

@@ -1,4 +1,4 @@
-"""`LockProvider`: the lock with the interface of Hudi's own provider; `locate` opens the store of a lock's URL.
+"""`LockProvider`: the lock with the interface of Hudi's own provider.
 
 Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -186,7 +186,7 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """Return the held lease's record, without a request; None without a lease.
+        """The held lease's record, without a request; None without a lease.
 
         >>> provider.try_lock() and provider.get_lock().expired
         False

@@ -91,7 +91,7 @@ class LockRecord:
         return self.pending is None or (self.log is not None and self.log.ends_with(self.all_pending))
 
     def lapsed_at(self, now_ms: int) -> bool:
-        """Return whether validity and grace have passed.
+        """Whether validity and grace have passed.
 
         >>> record.lapsed_at(record.valid_until_ms), record.lapsed_at(record.valid_until_ms + 60_000)
         (False, True)
@@ -104,7 +104,7 @@ class LockRecord:
         return self.valid_until_ms + GRACE_MS + 1
 
     def without_waiters(self) -> LockRecord:
-        """Return the record without the waiters.
+        """The record without the waiters.
 
         >>> record.without_waiters().waiters
         ()
@@ -180,7 +180,7 @@ def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pen
 
 
 def pending_until_ms(record: LockRecord, now_ms: int, by: str = "") -> int:
-    """Return until when publishes left by clients other than `by` may still be applied; 0 if long past."""
+    """Until when publishes left by clients other than `by` may still be applied; 0 if long past."""
     pending_until_ms = max(
         record.pending_until_ms, record.valid_until_ms if record.released_pending and record.owner != by else 0
     )
@@ -420,7 +420,7 @@ class Log:
     where: str = field(default="", compare=False, repr=False)
 
     def plus(self, *pendings: Pending) -> Log:
-        """Return the log with these publishes, without old entries that have no room.
+        """The log with these publishes, without old entries that have no room.
 
         >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
         1
@@ -428,7 +428,7 @@ class Log:
         return _plus(self, pendings) if pendings else self
 
     def with_candidate(self, pending: Pending) -> Log:
-        """Return the log with one more publish, to judge by, never to write.
+        """The log with one more publish, to judge by, never to write.
 
         >>> log.with_candidate(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
         'state/8'
@@ -438,7 +438,7 @@ class Log:
         return replace(self, next=self.next + 1, packed=candidate)
 
     def since(self, position: int) -> tuple[Entry, ...] | None:
-        """Return the entries from `position` on; None if the log lacks that position.
+        """The entries from `position` on; None if the log lacks that position.
 
         >>> [entry.path for entry in log.since(log.first)]
         ['state/7']
@@ -460,7 +460,7 @@ class Log:
             return entries
 
     def has(self, pending: Pending) -> bool:
-        """Return whether the log contains that publish.
+        """Whether the log contains that publish.
 
         >>> log.has(lockprovider.Pending.of_bytes("state/7", b"seven"))
         True
@@ -468,7 +468,7 @@ class Log:
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
     def last_entry(self, pending: Pending) -> Entry | None:
-        """Return the last entry if it is that publish.
+        """The last entry if it is that publish.
 
         >>> log.last_entry(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'
@@ -477,7 +477,7 @@ class Log:
         return next((e for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
 
     def ends_with(self, pendings: tuple[Pending, ...]) -> bool:
-        """Return whether the last entries are those publishes, with their bytes.
+        """Whether the last entries are those publishes, with their bytes.
 
         >>> log.ends_with((lockprovider.Pending.of_bytes("state/7", b"seven"),))
         True
@@ -554,8 +554,6 @@ class _Deflated:
 
 
 class _Packed(bytes):
-    """Packed bytes with their entries."""
-
     entries: tuple[Entry, ...] = ()
     deflated: _Deflated | None = None
 

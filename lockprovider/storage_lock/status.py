@@ -1,4 +1,4 @@
-"""Status of a lock, for operators, without acquiring it; and `break_lock`, which releases it for its holder."""
+"""Status of a lock, for operators, without acquiring it; and `break_lock`."""
 
 from __future__ import annotations
 

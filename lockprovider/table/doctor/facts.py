@@ -296,7 +296,7 @@ def _undone(table: TableContext, action: Action, path: str) -> set[str]:
 def _dead(
     table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
-    """Return pending instants without a fresh heartbeat or, of rollbacks, cleans and restores, a fresh plan."""
+    """Pending instants without a fresh heartbeat or, of rollbacks, cleans and restores, a fresh plan."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     requested = ((name.partition(".")[0], entry) for name, entry in entries.items() if name.endswith(".requested"))

@@ -1,1 +1,1 @@
-"""Services that rewrite rows into new files: compaction, clustering."""
+"""Services that rewrite rows into new files."""

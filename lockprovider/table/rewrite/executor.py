@@ -112,7 +112,7 @@ def planned_groups(table: TableContext, timeline: Timeline) -> set[FileGroup]:
 
 
 def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ...]:
-    """Return begin times of pending plans without a live executor; writes heartbeats."""
+    """Begin times of pending plans without a live executor; writes heartbeats."""
     return tuple(begin for begin in table.listed_timeline().pending(action) if not _probe_executor(table, begin))
 
 
@@ -249,7 +249,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 
 
 def _probe_executor(table: TableContext, begin: str) -> bool:
-    """Return whether a plan's executor is alive; writes a heartbeat, to compare."""
+    """Whether a plan's executor is alive; writes a heartbeat, to compare."""
     with plans.claim_with_heartbeat(table, table.listed_timeline()):
         return begin not in plans.dead_among(table, [begin])
 

@@ -30,7 +30,7 @@ def store_notes(table: TableContext, begin: str, paths: Sequence[str]) -> None:
 
 
 def store_checkpoint(table: TableContext, position: int) -> None:
-    """Store this log position's checkpoint in the background, ignoring errors."""
+    """Works in the background; ignores errors."""
     table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
 

@@ -79,7 +79,6 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
 
 
 def state_path(begin: str, action: Action, state: InstantState) -> str:
-    """A pending state's path."""
     return f"{TIMELINE}/{Instant(begin, action, state).file_name}"
 
 
@@ -206,7 +205,6 @@ def dead_among(
 
 
 def silent_begins(table: TableContext) -> tuple[str, ...]:
-    """Begin times of stale heartbeats."""
     beats_ms, now_ms = last_beats(table.store, table.knowledge, table.world)
     return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 

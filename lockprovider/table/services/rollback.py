@@ -334,7 +334,6 @@ def finish_dead_restores(table: TableContext, timeline: Timeline) -> bool:
 
 
 def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
-    """Read an uncompleted restore's plan."""
     return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 

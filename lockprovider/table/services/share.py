@@ -1,4 +1,4 @@
-"""Changes of a table's properties under its lock: sharing with JVM writers, commits' visibility, a bucket index."""
+"""Changes of a table's properties under its lock."""
 
 from __future__ import annotations
 

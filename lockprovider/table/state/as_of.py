@@ -59,13 +59,13 @@ def refuse_gone(
 
 
 def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
-    """Read and return deltacommits and replacecommits with their metadata; empty without a deltacommit."""
+    """Read deltacommits and replacecommits with their metadata; empty without a deltacommit."""
     writes = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in writes] if any(i.action is Action.DELTACOMMIT for i in writes) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:
-    """Read and return the last archived write's time in `order`, or empty text.
+    """Read the last archived write's time in `order`, or empty text.
 
     Raises `HistoryGone` if `start` precedes it.
     """
@@ -100,7 +100,7 @@ def unless_stale(table: TableContext, timeline: Timeline, look: Callable[[], T])
 
 
 def is_stale(table: TableContext, snapshot: Callable[[], Timeline], error: Exception) -> bool:
-    """Return whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`.
+    """Whether a retry may help: `error` is a conflict, or reports a file removed since `snapshot()`.
 
     May list the timeline; calls `snapshot` only for a missing file.
     """

@@ -94,7 +94,6 @@ class TimelineClock:
 
 
 def clock_difference(ahead_ms: int) -> str:
-    """Describe the clocks' difference."""
     side = "ahead of" if ahead_ms > 0 else "behind"
     return f"this machine's clock is {abs(ahead_ms) / 1000:.1f} s {side} the store's"
 
@@ -217,7 +216,7 @@ class TableContext:
         return self.current.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
-        """Return the columns, without Hudi's meta columns, of the latest commit that states them, else of the creation.
+        """The columns, without Hudi's meta columns, of the latest commit that states them, else of the creation.
 
         Raises:
             TableNotFound: neither states any.
@@ -229,7 +228,7 @@ class TableContext:
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """Return the timeline for readers: each commit with all decided before it.
+        """The timeline for readers: each commit with all decided before it.
 
         >>> table.timeline().latest_completed_time == first.completion
         True
@@ -267,7 +266,7 @@ class TableContext:
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
-        """Return the same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
+        """The same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
 
         A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). It replaces the table's earlier
         fence. README.md, "Fences", has named fences, and what is NOT promised.

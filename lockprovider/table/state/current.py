@@ -327,7 +327,6 @@ class CurrentState:
         return (metadata for metadata in commits if metadata.schema_json)
 
     def data_files(self) -> list[Entry]:
-        """List all files except Hudi's metadata."""
         before = self._store.list("", stop_at=_BEFORE_META)
         return before + self._store.list("", start_after=_AFTER_META)
 
@@ -364,7 +363,7 @@ class CurrentState:
             )
 
     def internal_schema(self, timeline: Timeline) -> str:
-        """Return Hudi's own schema of a table with schema-on-read, else an empty text."""
+        """Hudi's own schema of a table with schema-on-read, else an empty text."""
         return next((metadata.extra.get(schema_on_read.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:

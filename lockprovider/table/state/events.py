@@ -1,4 +1,4 @@
-"""Events of a table, which its watcher gets, and `ShowProgress`, a watcher."""
+"""Events of a table, which its watcher gets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TableEvent:
     detail: dict[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return the event as a JSON-able mapping.
+        """The event as a JSON-able mapping.
 
         >>> sorted(event.to_json())
         ['at_ms', 'detail', 'instant', 'kind']
@@ -75,7 +75,6 @@ Watcher = Callable[[TableEvent], None]
 
 
 def ignore_event(event: TableEvent) -> None:
-    """Do nothing."""
     del event
 
 

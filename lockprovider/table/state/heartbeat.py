@@ -24,7 +24,7 @@ from lockprovider.table.state.parallel import files_below
 _LOCAL = "local"
 _FOR_EVER_S = 1e9
 _RESUMES = 5
-_BEATS_PER_INTERVAL = 2  # two tries within one interval
+_BEATS_PER_INTERVAL = 2
 _LARGEST_BEAT = 4096
 
 
@@ -37,12 +37,11 @@ class LocalBeat:
     uptime_s: float
 
     def encode(self) -> bytes:
-        """The file's content."""
         return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> LocalBeat | None:
-        """Decode a heartbeat; None for other content, such as a JVM writer's."""
+        """None for other content, such as a JVM writer's."""
         try:
             fields = parse_object(data, most=_LARGEST_BEAT)
             beat = cls(text_in(fields, "boot"), text_in(fields, "host"), float(fields["s"]))

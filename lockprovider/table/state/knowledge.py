@@ -127,8 +127,8 @@ class TableKnowledge:
         self.schema: pa.Schema | None = None
         self.key_spellings = KeySpellings()
         self.committed_s: dict[str, float] = {}  # when this handle's commits completed, monotonic
-        self.late_checked_s: float | None = None  # when late commits were last sought
-        self.dead_checked_s: float | None = None  # when dead writers were
+        self.late_checked_s: float | None = None
+        self.dead_checked_s: float | None = None
         self._beats: dict[str, tuple[Version | None, float]] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
 

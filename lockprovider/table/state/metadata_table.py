@@ -116,7 +116,7 @@ _REMOVING = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 
 def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
-    """Return a test whether a log block counts, by its instant's begin time."""
+    """A test whether a log block counts, by its instant's begin time."""
     done = {i.begin for i in timeline.instants if i.is_completed}
     pending = {i.begin for i in timeline.instants} - done
     valid = done | ({i.begin for i in own.instants if i.is_completed} - pending)

@@ -22,7 +22,7 @@ def concurrently(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def both(store: Store, first: Callable[[], T], second: Callable[[], U]) -> tuple[T, U]:
-    """Make both calls as `concurrently`; return their results."""
+    """Make both calls as `concurrently`."""
     calls: list[Callable[[], Any]] = [first, second]
     one, other = concurrently(store, calls)
     return one, other

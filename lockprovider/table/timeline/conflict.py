@@ -49,7 +49,6 @@ class ConcurrentOperation:
 
     @classmethod
     def of(cls, instant: Instant, metadata: CommitMetadata) -> ConcurrentOperation:
-        """Make it of a completed write."""
         return cls(instant, metadata.operation, metadata.file_groups)
 
     @property
@@ -194,14 +193,13 @@ def refuse_replacing(operation: str) -> None:
 
 
 def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) -> tuple[Bucket, ...]:
-    """These partitions' bare buckets."""
     occupied = {(slice_.partition, bucket_of(slice_.file_id)) for slice_ in snapshot.slices}
     candidates = [(partition, bucket) for partition in sorted(set(partitions)) for bucket in range(buckets)]
     return tuple(pair for pair in candidates if pair not in occupied)
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """File id of a bucket's anchor: its first fixed id that is not in `ended`."""
+    """The bucket's first fixed id that is not in `ended`."""
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
     return next(file_id for file_id in ids if (partition, file_id) not in ended)
@@ -245,12 +243,10 @@ class Fence:
 
 
 def with_fence(extra: Mapping[str, str], fence: Fence | None) -> Mapping[str, str]:
-    """A commit's extra metadata with this fence, if any."""
     return extra if fence is None else {**extra, **with_batch(extra, fence.stream, fence.epoch)}
 
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
-    """Fences in a commit's extra metadata."""
     batches = batches_by_stream(extra).items()
     return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in batches if name.startswith(_STREAM))
 
@@ -345,7 +341,6 @@ class BatchId:
         return None
 
     def duplicate_error(self, done: Instant) -> AlreadyCommitted:
-        """Error for this batch in `done`."""
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 

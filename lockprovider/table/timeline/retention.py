@@ -176,7 +176,7 @@ class KeepActive:
 
     @classmethod
     def of(cls, least: int | None, most: int | None) -> KeepActive:
-        """Make the setting; if only one value is given, the other is ten away.
+        """If only one value is given, the other is ten away.
 
         >>> KeepActive.of(least=40, most=None)
         KeepActive(least=40, most=50)
@@ -206,7 +206,6 @@ class Archivable:
 
     @classmethod
     def of(cls, files: Iterable[Instant]) -> Archivable:
-        """Make it of these files."""
         files = tuple(files)
         return cls(tuple(i for i in files if i.is_completed), tuple(i for i in files if not i.is_completed))
 

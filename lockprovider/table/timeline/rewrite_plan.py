@@ -99,7 +99,6 @@ def is_full(plan: ClusteringPlan) -> bool:
 
 
 def bytes_of(slice_: FileSlice) -> int:
-    """Bytes of all files of a slice."""
     return slice_.size + sum(log.size for log in slice_.logs)
 
 

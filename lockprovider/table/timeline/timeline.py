@@ -25,12 +25,11 @@ class Timeline:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Make the timeline of these file names; skip other files' names."""
+        """Parse these names; skip names of other files."""
         return cls(tuple(instant for name in sorted(names) if (instant := parse_instant(name)) is not None))
 
     @classmethod
     def of_done(cls, done: Iterable[Instant], other_names: Iterable[str]) -> Timeline:
-        """Make the timeline of completed writes and other instants."""
         return cls(tuple(sorted([*done, *cls.of(other_names).instants], key=attrgetter("file_name"))))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
@@ -49,7 +48,6 @@ class Timeline:
         return tuple(dict.fromkeys(begins))
 
     def without(self, instants: Iterable[Instant]) -> Timeline:
-        """Timeline without these instants."""
         names = {instant.file_name for instant in instants}
         return (
             self
@@ -63,7 +61,6 @@ class Timeline:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All file names."""
         return frozenset(instant.file_name for instant in self.instants)
 
     @cached_property
@@ -122,7 +119,7 @@ class Timeline:
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
-        """Test whether a begin time's write is completed or archived, so that its files are visible."""
+        """Test whether a begin time's write is completed or archived."""
         done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
         return lambda begin: begin in done or (begin < first and begin not in unfinished)
 
@@ -142,7 +139,6 @@ class Timeline:
         return time_after(now_ms, self.latest_time, begun)
 
     def begun_at(self, begin: str) -> Iterator[Instant]:
-        """Iterate over the instants with this begin time."""
         second = begin[:_SECOND]
         at = bisect_left(self.instants, second, key=lambda instant: instant.begin[:_SECOND])
         near = takewhile(lambda i: i.begin.startswith(second), self.instants[at:])
@@ -153,11 +149,9 @@ class Timeline:
         return all(other.action is instant.action for other in self.begun_at(instant.begin))
 
     def written_at(self, begin: str) -> Instant | None:
-        """Completed write that began at `begin`, else None."""
         return next((i for i in self.begun_at(begin) if i.is_completed and i.changes_rows), None)
 
     def pending_action(self, begin: str) -> Action | None:
-        """Action of the pending write `begin`, else None."""
         return next((i.action for i in self.begun_at(begin) if i.changes_rows and not i.is_completed), None)
 
     def is_pending(self, begin: str) -> bool:
@@ -237,7 +231,7 @@ def _is_simply_done(states: Sequence[Instant]) -> bool:
 
 
 def drifts_ms(timeline: Timeline, modified_ms: Mapping[str, int | None]) -> dict[str, int]:
-    """Return by file name how many ms the completion time is ahead of the store's."""
+    """By file name, how many ms the completion time is ahead of the store's."""
     drifts = {}
     for instant in timeline.instants:
         written_ms = modified_ms.get(instant.file_name)

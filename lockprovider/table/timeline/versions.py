@@ -62,7 +62,6 @@ class AsOf:
         return cls(time_text(when.time), when.by) if isinstance(when, AsOf) else cls(time_text(when))
 
     def includes(self, done: Instant) -> bool:
-        """Whether the completed instant `done` belongs to this moment."""
         return (done.begin if self.by == "begin" else done.completion or "") <= self.time
 
 
@@ -119,7 +118,7 @@ LastArchived = Callable[[], str]  # returns the last archived completion time, o
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:
-    """Moment that `version` names; may raise `InvalidInput` or `HistoryGone`."""
+    """May raise `InvalidInput` or `HistoryGone`."""
     if isinstance(version, AsOf):
         return AsOf.of(version)
     return AsOf(checkpoint_of(timeline, version, Order.COMPLETION, last_archived))
@@ -191,7 +190,7 @@ def commit_of(timeline: Timeline, version: TableVersion | None, last_archived: L
 
 
 def is_instant(version: object) -> bool:
-    """Return whether this is a time of 17 digits; other digits raise `InvalidInput` if they are no time."""
+    """Whether this is a time of 17 digits; other digits raise `InvalidInput` if they are no time."""
     return isinstance(version, str) and version.isdigit() and time_text(version) == version
 
 

@@ -26,7 +26,7 @@ from lockprovider.table.timeline.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class SliceLog:
-    """One log file of a slice. `path` is relative to the table; `completion` is its instant's."""
+    """One log file of a slice. `path` is relative to the table."""
 
     file: LogFile
     path: str
@@ -74,7 +74,6 @@ class FileSlice:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of all its files."""
         return (*([self.path] if self.path else []), *(log.path for log in self.logs))
 
     @property
@@ -103,7 +102,7 @@ def given_partitions(partitions: Iterable[str] | None) -> tuple[str, ...] | None
 
 
 def file_ids_by_partition(groups: Iterable[FileGroup]) -> dict[str, frozenset[str]]:
-    """File ids of each partition, in order of partitions."""
+    """File ids by partition, in order."""
     file_ids: dict[str, set[str]] = {}
     for partition, file_id in groups:
         file_ids.setdefault(partition, set()).add(file_id)
@@ -156,7 +155,7 @@ class Snapshot:
         return file_ids_by_partition(slice_.group for slice_ in self.slices)
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
-        """Return the slices of these partitions, or all if None.
+        """The slices of these partitions, or all if None.
 
         Raises:
             InvalidInput: `partitions` is one text, whose letters would count as partitions.
@@ -175,7 +174,7 @@ class Snapshot:
         return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
-        """Return the latest slice of one file group; None if there is none.
+        """The latest slice of one file group; None if there is none.
 
         >>> one = snapshot.slices[0]
         >>> snapshot.slice_of(one.partition, one.file_id) == one

@@ -123,11 +123,9 @@ class Proposal:
 
     @property
     def inflight(self) -> Instant:
-        """Instant before completion."""
         return Instant(self.begin, self.action, InstantState.INFLIGHT)
 
     def completed(self, completion: str) -> Instant:
-        """Its completed instant at this time."""
         return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
@@ -323,12 +321,10 @@ def _refuse_columns(proposal: Proposal, latest_first: Iterable[_Done]) -> None:
 
 @lru_cache(maxsize=_DIGESTS)
 def columns_digest(columns: pa.Schema) -> str:
-    """Digest that changes with added columns."""
     return short_digest(repr(leaf_types(columns)))
 
 
 def short_digest(text: str) -> str:
-    """Digest of 16 characters."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -455,7 +451,6 @@ def sample_of(proposal: Proposal) -> bytes:
 
 
 def config_digest(config: TableConfig) -> str:
-    """Digest that changes with any property."""
     return short_digest(repr((config, sorted(config.raw.items()))))
 
 
@@ -540,7 +535,6 @@ class TableDecider:
 
 
 def _proposal_in(body: bytes) -> Proposal | None:
-    """Decode an intent's body, unless cached; None if it is no proposal."""
     return _decoded(body) if len(body) > _LARGEST_KEPT else _cached(body)
 
 

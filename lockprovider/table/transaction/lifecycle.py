@@ -1,4 +1,4 @@
-"""The life of a transaction's instant: its states, start, commit and rollback. Services use `rewrite.executor` instead.
+"""The life of a transaction's instant. Services use `rewrite.executor` instead.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """

@@ -126,7 +126,6 @@ class Transaction:
 
     @property
     def heartbeat(self) -> WriterHeartbeat | None:
-        """Heartbeat; None before the begin."""
         return None if self.started is None else self.started.heartbeat
 
     def enter(self, step: Step) -> None:
@@ -150,7 +149,6 @@ class Transaction:
 
     @property
     def has_written(self) -> bool:
-        """Whether there is something to commit."""
         return self.state in (State.WRITTEN, State.ASKED, State.REFUSED)
 
     @property
@@ -452,7 +450,7 @@ class TransactionHandle:
     """Transaction to pass to engine functions: `engines.spark.write(txn, df)`.
 
     Attributes:
-        extra: texts by name for the commit's metadata.
+        extra: texts for the commit's metadata.
     """
 
     def __init__(self, inner: Transaction) -> None:

@@ -65,24 +65,21 @@ class Misfit:
 
     @classmethod
     def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
-        """A type's misfit."""
         return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
 
     @classmethod
     def of_value(cls, path: str, given: str, wanted: str) -> Misfit:
-        """The misfit of a value that a cast changes."""
         return cls.types(path, given, wanted, _ADVICE.get((given, wanted), "cast it, or give it a wider column"))
 
     @classmethod
     def repeated(cls, path: str, kind: str) -> Misfit:
-        """A repeated map key's misfit."""
         return cls(
             path, kind, kind, f"{path}: equal keys in one map{{at}}; many readers keep one of them: drop the other"
         )
 
     @classmethod
     def missing(cls, path: str, wanted: str, *, identifies: bool = False) -> Misfit:
-        """A missing field's misfit; `identifies`: it is a column of the record key or the partition."""
+        """`identifies`: the missing field is a column of the record key or the partition."""
         why = ", and identifies each row; add it" if identifies else "; add it, with nulls if that is what is meant"
         advice = "" if "." in path else f"; {_INDEX}"
         return cls(path, "", wanted, f"{path} is missing, of type {wanted}{why}{advice}")
@@ -104,16 +101,13 @@ class Misfit:
 
     @classmethod
     def null(cls, path: str, wanted: str) -> Misfit:
-        """A null's misfit."""
         return cls(path, wanted, wanted, f"{path}: null does not fit {wanted} not null{{at}}; give it a value")
 
     @classmethod
     def twice(cls, path: str) -> Misfit:
-        """A repeated name's misfit."""
         return cls(path, "", "", f"{path} comes twice; rename one")
 
     def at(self, row: int, value: object) -> Misfit:
-        """The misfit with its row and value."""
         return replace(self, row=row, value=value)
 
     def __str__(self) -> str:
@@ -159,7 +153,7 @@ class WriteConflict(TableError):
     """Another commit changed the same file groups first; nothing of this instant is visible.
 
     Attributes:
-        instant: begin time of the instant that lost.
+        instant: begin time of the loser.
         lost_to: file name of the winner: a completed instant, planned clustering or restore; `ARCHIVED` if archived
             since.
         file_groups: (partition, file id) pairs that both wrote; empty after a restore or added columns.
@@ -218,7 +212,6 @@ class HistoryGone(TableError):
 
     @classmethod
     def with_file(cls, path: str) -> HistoryGone:
-        """Error of a removed file."""
         return cls(f"{path!r} was cleaned before it was read; read again, from a fresh snapshot")
 
 

@@ -36,7 +36,6 @@ from lockprovider.table.timeline.retention import KeepActive, KeepCommits, KeepH
 from lockprovider.table.timeline.rewrite_plan import LOG_COMPACTION_KEYS, ClusterEvery, CompactEvery
 
 CARRIED_KEY = "hoodie.write.meta.key.prefixes"
-# the first is of Hudi before 1.1, the second of Hudi 1.2
 _CARRIED_KEYS = CARRIED_KEY, "hoodie.write.rolling.metadata.keys"
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
@@ -149,7 +148,7 @@ class TableSettings:
             buckets and an ordering column: writes that read nothing conflict with no others. README.md, "Non-blocking
             writers", has what is NOT promised.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
-        resolution: the rule of which other writes a write loses to (see `conflict`).
+        resolution: which other writes a write loses to (see `conflict`).
         retention: what a clean keeps by default.
         archival: how many commits an archival leaves on the timeline by default.
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
@@ -162,7 +161,7 @@ class TableSettings:
             `hoodie.write.rolling.metadata.keys`), which each commit copies, under the lock, from the last that has
             some.
         read_from_metadata: whether reads list files by the metadata table. Worthwhile from about 50,000 files on.
-        write_metadata: whether writes maintain the metadata table's listing of files (`hoodie.metadata.enable`); None:
+        write_metadata: whether writes maintain the metadata table's listing (`hoodie.metadata.enable`); None:
             as the table's properties say.
 
     Raises:
@@ -261,7 +260,6 @@ class TableSettings:
 
 
 def checked_table_settings(settings: object) -> TableSettings:
-    """Return `settings`, None as the defaults."""
     if settings is None:
         return TableSettings()
     if not isinstance(settings, TableSettings):

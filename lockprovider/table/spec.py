@@ -42,9 +42,9 @@ class TableSpec:
         ordering: column whose higher value wins between two rows with one key; None: the later commit wins.
         hive_style: name folders `month=1` instead of `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
-            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value.
+            `hoodie.datasource.write.partitionpath.urlencode`).
         buckets: number of file groups in each partition; a row's key selects its own (Hudi's bucket index). Keys are
-            then never looked up, and two writers that insert the same new key conflict. None: keys are looked up.
+            then never looked up, and two writers that insert the same new key conflict.
         bucket_by: key columns that select the bucket; empty: all.
         table_type: `copy_on_write`: a change rewrites its file groups' files. `merge_on_read`: it goes into log files,
             which readers merge until a compaction does.
@@ -98,7 +98,7 @@ class TableSpec:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets=..., the file groups in each partition")
 
     def with_index(self, index: IndexSettings | None) -> TableSpec:
-        """Return this spec, with `index`'s bucket index if it has none."""
+        """This spec, with `index`'s bucket index if it has none."""
         if self.buckets is not None or index is None or index.kind != BUCKET:
             return self
         return replace(self, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
@@ -161,7 +161,7 @@ def _schema(source: Any) -> pa.Schema:
 
 
 def named_columns(argument: str, value: object) -> tuple[str, ...]:
-    """Return the names as a tuple, one text as one name. Raises `InvalidRecords` for others or repeated names."""
+    """The names as a tuple, one text as one name. Raises `InvalidRecords` for others or repeated names."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidRecords(f"{argument}={shown(value)} must be names of columns, each once, e.g. {argument}=('id',)")

@@ -1,4 +1,4 @@
-"""`Table`: the public interface of a Hudi table that many writers share."""
+"""`Table`: the public interface of a Hudi table."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Table(TableContext):
 
     @staticmethod
     def exists(url: str | os.PathLike[str], *, storage_options: dict[str, Any] | None = None) -> bool:
-        """Return whether a table exists, by one request.
+        """Whether a table exists, by one request.
 
         >>> Table.exists("memory://docs/trips"), Table.exists("memory://docs/none")
         (True, False)
@@ -147,12 +147,12 @@ class Table(TableContext):
         return consistent.commits(self)
 
     def snapshot(self, timeline: Timeline | None = None, *, as_of: PointInTime = None) -> Snapshot:
-        """Return the files with the completed rows of `timeline` (default: now), or of an earlier moment.
+        """The files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
         With `timeline` it may name files that a clean removed; without, the read then repeats.
 
         Raises:
-            HistoryGone: that moment cannot be read (any more).
+            HistoryGone: that moment cannot be read.
 
         >>> sorted(table.snapshot().partitions)
         ['bonn', 'ulm']
@@ -168,19 +168,19 @@ class Table(TableContext):
         *,
         read_optimized: bool = False,
     ) -> Scan:
-        """Describe a read of rows, now or as of a moment; sends no request. The methods of `Scan` read.
+        """Describe a read of rows, now or as of a moment; sends no request.
 
         Args:
-            columns: columns to read, Hudi's own ones allowed; None: all others.
+            columns: Hudi's own ones are allowed; None: all others.
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
                 of tuples.
-            partitions: paths of partitions, as folders are named.
+            partitions: paths, as folders are named.
             as_of: a version, see `version`; `AsOf` has Hudi's own meaning of a time.
             read_optimized: read only base files: quicker, and as old as each file group's last compaction.
 
         Raises:
-            InvalidInput: an argument has the wrong kind; by methods of the scan: a column or time is unknown.
-            HistoryGone: by methods: that moment cannot be read (any more).
+            InvalidInput: by methods of the scan: a column or time is unknown.
+            HistoryGone: by methods: that moment cannot be read.
             UnsupportedTable: by methods: the table has log files, and an unknown way to merge rows.
 
         >>> table.scan(["id"], "fare is null").to_arrow().to_pylist()
@@ -223,7 +223,7 @@ class Table(TableContext):
             until: a version; None: the last commit.
             order: `completion`, `fenced` or `begin`, see `Order`.
             columns: columns to read, after the operation; None: all but Hudi's own.
-            partitions: paths of partitions; None: all.
+            partitions: paths; None: all.
 
         Raises:
             HistoryGone: files were cleaned or commits archived since `after`, the table was restored, or `after` is the
@@ -414,7 +414,7 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Archive, compact (also the metadata table) and cluster where the settings ask for it and it is due.
+        """Archive, compact (also the metadata table) and cluster where it is due by the settings.
 
         Each commit does it. A failed service raises nothing; the watcher is notified.
 
@@ -425,7 +425,7 @@ class Table(TableContext):
             inline.run_due(self)
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-        """Remove files that no reader needs any more (default: by the settings' retention).
+        """Remove files that no reader needs (default: by the settings' retention).
 
         Finishes dead cleaners' plans first, and returns these results, too. While another cleaner runs, plans nothing.
 
@@ -492,14 +492,14 @@ class Table(TableContext):
     ) -> tuple[ClusteringResult, ...]:
         """Join small files of each partition into larger ones, with sorted rows, while writers go on elsewhere.
 
-        Scheduled clusterings without an executor come first; `dry_run` returns only the next plan. A write to a file
-        group that is being clustered loses; with `prefer_writer` the clustering does.
+        Scheduled clusterings without an executor come first. A write to a file group that is being clustered loses;
+        with `prefer_writer` the clustering does.
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
             target_file_bytes: about the size of a new file.
             small_file_bytes: files below this size are joined, if a partition has two (default: half of the target).
-            dry_run: see `Table`.
+            dry_run: return only the next plan.
 
         Raises:
             InvalidInput: a column does not exist, or a size is invalid.
@@ -521,7 +521,7 @@ class Table(TableContext):
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
     ) -> str | None:
-        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time, or None.
+        """Write a clustering plan for another process or JVM Hudi to run; returns its begin time.
 
         None: no files are to be joined. Arguments and errors are those of `cluster`.
 
@@ -640,7 +640,7 @@ class Table(TableContext):
         run meanwhile.
 
         Raises:
-            HistoryGone: no such commit exists (any more), files that it needs were cleaned, or a later commit has a
+            HistoryGone: no such commit exists, files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
             Aborted: the table has a metadata table and a pending write, whose writer may be building it.
 

@@ -45,7 +45,7 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> Scan:
-        """Describe a read of the rows as of the transaction's begin, as `Table.scan`.
+        """Describe a read as of the transaction's begin, as `Table.scan`.
 
         >>> txn.scan(["id"], "city = 'ulm'").to_arrow().to_pylist()
         [{'id': 1}]

@@ -1,8 +1,5 @@
 """Conversion of rows to a table's columns.
 
-`compile_plan` is for writes, which store each value unchanged or raise with its field's path; `read_as` for older
-files.
-
 May import: errors, format and below.
 """
 

@@ -175,7 +175,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
-    """Schema of a new table, nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
+    """Nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 
@@ -230,7 +230,7 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
-    """Return the table's schema with the columns of `added`, nullable and last.
+    """The table's schema with the columns of `added`, nullable and last.
 
     A name may be a path, as in `Table.add_columns`. Raises UnsupportedSchema; InvalidInput for an unknown path.
     """

@@ -30,7 +30,7 @@ from lockprovider.table.read.scan import Where
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.transaction import AnyTransaction, Transaction, inside
 
-SMALL_AT_ONCE = 16  # writing small files is mostly waiting for the store
+SMALL_AT_ONCE = 16  # small writes mostly wait for the store
 SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"
 
@@ -85,7 +85,7 @@ def start_here(
 
 
 def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
-    """Insert rows into `txn`, once per transaction, without checking for existing keys; see `Table.append`.
+    """Insert rows into `txn`, once per transaction, like `Table.append`.
 
     Consumes a reader.
     """

@@ -113,7 +113,6 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
 
 
 def check_within(partitions: Iterable[str], within: Iterable[str]) -> None:
-    """Raise InvalidRecords if rows are for partitions that are not overwritten."""
     if strange := sorted({*partitions} - {*within}):
         raise InvalidRecords(
             f"rows are for the partitions {strange}, but only {sorted({*within})} are overwritten: "
@@ -264,7 +263,7 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """Return a new bucket's file id, equal in every attempt."""
+    """A new bucket's file id, equal in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 

@@ -71,7 +71,7 @@ _DASK: Any = dask
 def append(
     table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Add rows with new keys like `Table.append`.
+    """Like `Table.append`.
 
     Writes one file for each Dask partition and table partition in it: repartition first if these are many.
     """
@@ -86,22 +86,18 @@ def upsert(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Upsert rows and delete keys like `Table.upsert`.
-
-    One task holds all changes of a table partition.
-    """
+    """Like `Table.upsert`: one task holds all changes of a table partition."""
     return transact(table, lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
 
 
 def delete(
     table: TableContext, keys: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
-    """Delete rows by key like `Table.delete`."""
     return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
 def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Compact like `Table.compact`: one task per file slice.
+    """Like `Table.compact`: one task per file slice.
 
     With `instant`, run only that scheduled compaction.
     """
@@ -116,7 +112,7 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`: one task per group of files, which holds one new file's rows.
+    """Like `Table.cluster`: one task per group of files, which holds one new file's rows.
 
     With `instant` and no other argument, run only that scheduled clustering.
     """

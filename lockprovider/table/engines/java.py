@@ -1,4 +1,4 @@
-"""Find a Java of version 17 or newer for Spark, and start a local Spark session on it."""
+"""Find a Java 17 or newer for Spark, and start a local session on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ exec {java} "${{kept[@]}}"
 
 
 class NoJava(Exception):
-    """No Java of version 17 or newer was found."""
+    """No Java 17 or newer was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, atte
     from pyspark.sql import SparkSession  # noqa: PLC0415 - seconds of import, wanted only here
 
     os.environ["JAVA_HOME"] = str(find_java().home)
-    # Workers would run the `python3` on the PATH, which may lack this project.
+    # The `python3` on the PATH may lack this project.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(f"local[{cores},{attempts}]").appName(app)
@@ -118,7 +118,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
     properties = os.fsdecode(answer.stderr)
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", properties)
     own, stated = binary.parent.parent, re.search(r"java\.home = (.+)", properties)
-    # The wheel's shim runs a Java that reports its own folder, which is not the shim's.
+    # The wheel's shim runs a Java that reports another folder.
     is_own = (own / "bin" / "java").exists() and not binary.is_symlink()
     return (int(version[1]) if version else 0), Path(stated[1].strip()) if stated and not is_own else own
 

@@ -72,7 +72,7 @@ class Scan:
     def to_reader(self) -> pa.RecordBatchReader:
         """Read the rows batch by batch.
 
-        Memory holds one file's row group, and the log rows of one file group, however large the table is.
+        Memory holds one file's row group, and the log rows of one file group.
 
         Raises:
             HistoryGone: a file was cleaned during the read.
@@ -148,7 +148,7 @@ def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """Return the table and its snapshot, cached or listed; `as_of` for a transaction raises InvalidInput."""
+    """The table and its snapshot, cached or listed; `as_of` for a transaction raises InvalidInput."""
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:

@@ -75,7 +75,7 @@ def refuse_unmarked_buckets(txn: Transaction) -> None:
 
 
 def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[CompactionResult, ...]:
-    """Compact like `Table.compact`, or run only the scheduled compaction `instant`."""
+    """Like `Table.compact`, or run only the scheduled compaction `instant`."""
     return compact_table(table, run) if instant is None else (run_compaction(table, instant, run),)
 
 

@@ -1,4 +1,4 @@
-"""Data files of a table, without lock and transaction; executors and workers run this code, too.
+"""Data files of a table, without lock and transaction.
 
 May import: convert, timeline, format and below.
 """

@@ -81,7 +81,7 @@ def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequen
 
 
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
-    """Return each row's partition path, empty in an unpartitioned table."""
+    """Each row's partition path, empty in an unpartitioned table."""
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     folders = [_folders(table, field, style) for field in style.fields]
@@ -171,7 +171,7 @@ _KEYS = CryptoFactory(_NoKeys)
 
 
 def refuse_encrypted() -> Any:
-    """Return decryption properties with which pyarrow refuses encrypted files."""
+    """Decryption properties with which pyarrow refuses encrypted files."""
     return _KEYS.file_decryption_properties(KmsConnectionConfig())
 
 

@@ -20,7 +20,7 @@ from lockprovider.table.format.schema import RECORD_KEY
 Met = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 _SLOTS_A_KEY = 16
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, which parts neighbours
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio
 
 
 class KeyMatch(Protocol):

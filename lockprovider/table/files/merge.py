@@ -1,4 +1,4 @@
-"""Copy-on-write merge of one file group: plan each row's fate, then yield the new rows in parts.
+"""Copy-on-write merge of one file group.
 
 Source: Hudi `HoodieMergeHandle`.
 """

@@ -70,7 +70,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """Return the place of an open `store`; its footer notes also read the lock folder."""
+        """The place of an open `store`; its footer notes also read the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)

@@ -1,4 +1,4 @@
-"""Rows of a file slice: read its log files, and merge them with its base file in batches.
+"""Rows of a file slice: its log files merged with its base file, in batches.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -101,7 +101,7 @@ def rows_of_keys(
 
 
 def merged_keys(place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule) -> Iterator[pa.Array]:
-    """Yield the record keys of a slice's merged rows, in parts; raise as `merged_rows`."""
+    """Yield the record keys of `merged_rows`, with its errors."""
     for rows in merged_rows(place, file_slice, _key_columns(schema, rule), rule):
         yield array_of(rows.column(RECORD_KEY))
 

@@ -53,7 +53,7 @@ class BucketIndex:
         return bucket if bucket is not None and bucket < self.buckets else None
 
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
-        """Return each record key's bucket as int32, equal to JVM Hudi 1.2's."""
+        """Each record key's bucket as int32, equal to JVM Hudi 1.2's."""
         hashes = np.empty(len(keys), dtype=np.uint32)
         for start in range(0, len(keys), _SLICE):
             part = keys.slice(start, _SLICE)
@@ -70,7 +70,7 @@ def file_id(bucket: int, group: str) -> str:
 
 
 def fixed_file_id(bucket: int, number: int = 0) -> str:
-    """Return the file id that non-blocking writers give to a bucket's first file group in every partition.
+    """The file id that non-blocking writers give to a bucket's first file group in every partition.
 
     `number` counts earlier ones that were replaced.
     """

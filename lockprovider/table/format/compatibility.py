@@ -43,7 +43,7 @@ SHARED: Mapping[str, str] = MappingProxyType(
     {
         LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
         MODE_KEY: OPTIMISTIC,
-        # JVM writers must not roll back live ones, by neither name.
+        # JVM writers must not roll back live ones.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
         METADATA_KEY: "false",  # It would hide commits.
         "hoodie.write.auto.upgrade": "false",
@@ -62,7 +62,7 @@ class SettingChange:
 
 
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
-    """Return the configuration with the settings `SHARED` and time zone UTC.
+    """The configuration with the settings `SHARED` and time zone UTC.
 
     A merge-on-read table with buckets stays non-blocking. With `keeps_listing` the metadata table stays, without
     statistics.
@@ -194,7 +194,7 @@ def property_of(key: str) -> Property | None:
 
 
 def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
-    """Return the reasons against writes; those with `reads` also prevent reads.
+    """Reasons against writes; those with `reads` also prevent reads.
 
     With `keeps_listing` the writer maintains a metadata table's listing.
     """

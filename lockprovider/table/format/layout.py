@@ -23,7 +23,7 @@ HISTORY = ".hoodie/timeline/history"
 PROPERTIES = ".hoodie/hoodie.properties"
 PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
-STAGED = "staged-"  # beginning of the folder next to the markers for a Spark write's staged rows
+STAGED = "staged-"  # prefix of a Spark write's folder of staged rows, next to the markers
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
 # The JVM's rules for split buckets and bucket numbers by partition.

@@ -226,7 +226,7 @@ def _head(name: str) -> bytes:
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """Return what `read` makes of the file's one record; raise `Corrupt` if either step fails."""
+    """What `read` makes of the file's one record; raises `Corrupt` if either step fails."""
     with undamaged(f"{file_name} cannot be read as {kind}"):
         return read(_one_value(data))
 

@@ -292,7 +292,7 @@ def checksum(name: str, database: str) -> int:
 
 
 def encode_properties(config: TableConfig) -> bytes:
-    """Encode the file, with the unknown properties of `raw`; equal configurations give equal bytes."""
+    """Keep the unknown properties of `raw`; equal configurations give equal bytes."""
     stated, optional = _stated(config), _optional(config)
     owned = {*stated, *optional, _ORDERING_V8, _ORDERING_V9}
     kept = {key: value for key, value in config.raw.items() if key not in owned}

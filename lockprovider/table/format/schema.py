@@ -45,7 +45,7 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
 
 
 def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
-    """Return all fields but Hudi's meta columns; warn of these."""
+    """All fields but Hudi's meta columns; warns of these."""
     own = [name for name in schema.names if name in META_COLUMNS]
     if own:
         message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
@@ -103,7 +103,7 @@ def refuse_keys_without_text(table: str, schema: pa.Schema, fields: Sequence[str
 
 
 def has_key_text(kind: pa.DataType) -> bool:
-    """Return whether this type can be a key or partition.
+    """Whether this type can be a key or partition.
 
     Hudi's engines write floats, bytes and nested values as different texts.
     """
@@ -123,7 +123,7 @@ _PLAIN: Mapping[Any, Any] = {
 
 @lru_cache(maxsize=64)
 def to_avro(schema: pa.Schema, name: str) -> str:
-    """Convert an Arrow schema to Avro JSON; raise `UnsupportedSchema` if it is not canonical."""
+    """Raise `UnsupportedSchema` if the schema is not canonical."""
     safe = re.sub(r"[^A-Za-z0-9_]", "_", name)
     record = _record(list(schema), f"{safe}_record", f"hoodie.{safe}")
     return json.dumps(record, separators=(",", ":"))

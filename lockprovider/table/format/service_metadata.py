@@ -371,7 +371,7 @@ def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
 
 
 def decode_clustering_plan(data: bytes, file_name: str) -> ClusteringPlan:
-    """Decode a clustering plan; an empty file is an empty plan."""
+    """An empty file is an empty plan."""
     return decoded(data, file_name, "a clustering plan", _clustering_plan) if data else ClusteringPlan()
 
 

@@ -201,7 +201,6 @@ class PartitionChanges:
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
-        """Return the changed rows."""
         old, new = (
             pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, part) for part in scan.slices)])
             for scan in (self.before, self.after)

@@ -326,7 +326,7 @@ def compared(column: str, kind: pa.DataType, sign: str, literal: Position) -> Qu
     floor, exact = literal
     if sign in {"=", "!="}:
         return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
-    if floor is None:  # All values are above the literal.
+    if floor is None:
         return OneOf(column, kind, [], negated=sign in {">", ">="})
     if not exact:  # No value lies between floor and literal.
         sign = {"<": "<=", ">=": ">"}.get(sign, sign)

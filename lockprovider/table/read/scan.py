@@ -127,7 +127,7 @@ def to_table(
 
 
 def to_reader(place: TablePlace, scan: ScanPlan) -> pa.RecordBatchReader:
-    """Read in batches, opening each file when reached."""
+    """Open each file when reached."""
     batches = (batch for file_slice in scan.slices for batch in _batches(place, scan, file_slice, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 

@@ -59,7 +59,7 @@ class _Group:
 
 
 def parse_where(text: str, schema: pa.Schema) -> Filter:
-    """Parse a filter over columns of `schema`; `InvalidInput` names the error's position."""
+    """Parse a filter; `InvalidInput` names the error's position."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

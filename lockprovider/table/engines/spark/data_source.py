@@ -45,7 +45,6 @@ _ROWS_PER_BATCH = 1 << 14
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("hudi_cas")` in a session."""
     spark.dataSource.register(HudiCas)
 
 
@@ -134,7 +133,7 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _schema(table: TableContext, timeline: Timeline, options: SparkOptions) -> pa.Schema:
-    """Return the table's columns at the time of `as_of` or `end`, by default now."""
+    """The table's columns at the time of `as_of` or `end`, by default now."""
     if (version := options.as_of if options.end is None else options.end) is not None:
         moment = moment_of_version(timeline, version, table.current.last_archived)
         with contextlib.suppress(TableNotFound):  # neither a commit until then nor the creation states columns
@@ -229,7 +228,7 @@ def changed(
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """The completion time of the latest write; empty without writes."""
+    """The latest write's completion time; empty without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 

@@ -97,7 +97,7 @@ def changes(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Feed:
-    """Read the net change of the commits in (after, until]; for arguments and errors see `Table.changes`.
+    """Like `Table.changes`.
 
     This call fixes the files. One task holds one partition's touched files, before and after.
     """
@@ -114,7 +114,7 @@ def append(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Add rows with new keys: see `insert` and `Table.append`."""
+    """`insert` in one transaction, like `Table.append`."""
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
 
 
@@ -127,7 +127,7 @@ def upsert(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
-    """Upsert rows and delete keys: see `write` and `Table.upsert`."""
+    """`write` in one transaction, like `Table.upsert`."""
     return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
 
 
@@ -140,7 +140,7 @@ def delete(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Delete rows by a condition: see `delete_where`."""
+    """`delete_where` in one transaction."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
@@ -153,7 +153,7 @@ def insert_overwrite(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Replace all rows of `partitions` (None: those of `rows`) by `rows`: see `overwrite`."""
+    """`overwrite` in one transaction."""
     within = given_partitions(partitions)
     return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
 
@@ -322,7 +322,7 @@ def delete_where(
 
 
 def compact(spark: SparkSession, table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
-    """Compact like `Table.compact`: one task per file slice."""
+    """Like `Table.compact`: one task per file slice."""
     return compact_by(table, on_executors(jobs.session(spark)), instant)
 
 
@@ -335,7 +335,7 @@ def cluster(
     *,
     instant: str | None = None,
 ) -> tuple[ClusteringResult, ...]:
-    """Join small files like `Table.cluster`: one task per group of slices sorts one new file's rows in memory."""
+    """Like `Table.cluster`: one task per group of slices sorts one new file's rows in memory."""
     rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
     return cluster_by(table, on_executors(jobs.session(spark)), rule, instant)
 

@@ -1,4 +1,4 @@
-"""Spark jobs of a write; `tasks` has the functions that run on executors."""
+"""Spark jobs of a write."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def write_changes(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
     """Run the last job, which writes changes from `with_groups`."""
-    # Without a number, Spark would merge these tasks, as the changes look small.
+    # Without a number, Spark would merge these tasks.
     spread = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)
     stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
@@ -130,7 +130,7 @@ def write_new_groups(
 
 
 def collect_stats(stats: DataFrame, handed: StructType, step: str) -> Iterator[WriteStat]:
-    """Run a writing job exactly once; return its statistics."""
+    """Run a writing job exactly once."""
     return (WriteStat(**row.asDict()) for row in collect_rows(stats, handed, step))
 
 
@@ -215,7 +215,7 @@ def keyed_changes(
 
 
 def count_changes(keyed: DataFrame, steps: Steps) -> dict[str, int]:
-    """Run the first job; count by partition path."""
+    """Run the first job."""
     rows = collect_rows(keyed.groupBy(tasks.PARTITION).count(), keyed.schema, steps.at(1, "count changes"))
     return {row[tasks.PARTITION]: row["count"] for row in rows}
 

@@ -50,7 +50,6 @@ _SLOTS_PER_TASK = 64
 
 
 def register_log(spark: SparkSession) -> None:
-    """Register `format("lockprovider_wal")` in a session."""
     spark.dataSource.register(LogSource)
 
 

@@ -62,7 +62,7 @@ def merge(
     retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
-    """Run `merge_into` as one transaction, again after a conflict."""
+    """`merge_into` in one transaction."""
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 

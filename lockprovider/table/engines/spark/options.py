@@ -171,7 +171,6 @@ class SparkOptions:
         return result
 
     def refuse(self, purpose: str, *names: str) -> None:
-        """Raise InvalidInput for options among `names`, which `purpose` does not use."""
         unused = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if unused:
             raise InvalidInput(f"options {unused} cannot be used with {purpose}: leave them out")
@@ -393,7 +392,7 @@ class HudiWrite:
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """Build the spec of a new table; InvalidInput without a name."""
+        """The spec of a new table; InvalidInput without a name."""
         if not self.given.get("name"):
             raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
         ordering = next(iter(self.given.get("ordering", ())), None)

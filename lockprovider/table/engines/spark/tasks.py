@@ -193,7 +193,6 @@ class Numbered:
 
     @classmethod
     def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
-        """Number `slices`, then the new groups of the partitions in `counts`."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
             bucket_groups(slices, index)

@@ -255,7 +255,7 @@ class BatchWriter(_JobWriter, DataSourceArrowWriter):
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll back after a failure; running tasks remove their own files."""
+        """Roll back; running tasks remove their own files."""
         self.job.abort(_written(messages))
 
 
@@ -277,7 +277,7 @@ class StreamWriter(_JobWriter, DataSourceStreamArrowWriter):
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Roll back after a failure; if no task finished, the next writer cleans up."""
+        """Roll back; if no task finished, the next writer cleans up."""
         del batchId
         self.job.abort(_written(messages))
 

@@ -176,7 +176,7 @@ class Capabilities:
     writes_per_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON-able mapping.
+        """A JSON-able mapping.
 
         >>> can.to_json()["delete_match"]
         True

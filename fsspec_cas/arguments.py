@@ -75,7 +75,7 @@ def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
     if not isinstance(value, (str, bytes, bytearray, dict)):
         try:
             return iter(value)
-        except TypeError:  # NumPy's array of no dimension says that it can be iterated.
+        except TypeError:  # NumPy's 0-d array claims to be iterable
             pass
     example = f": give [{shown(value)}]" if isinstance(value, (str, bytes)) else ""
     raise InvalidInput(f"{name}={shown(value)} must be a list of {items}{example}")
@@ -101,7 +101,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def check_bytes(path: str, data: object) -> bytes:
-    """Return the bytes to write to `path`, copied if mutable; other types raise NotBytes.
+    """The bytes to write to `path`, copied if mutable; other types raise NotBytes.
 
     >>> check_bytes("a", bytearray(b"1"))
     b'1'

@@ -66,7 +66,7 @@ class AsyncStore:
 
     @classmethod
     def from_url(cls, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> AsyncStore:
-        """Open the store at `url` as `Store.from_url` does.
+        """See `Store.from_url`.
 
         >>> AsyncStore.from_url("playground", {"auto_mkdir": True})
         <AsyncStore 'file:///.../playground'>
@@ -150,7 +150,7 @@ class AsyncStore:
         return _content(answer)
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """Return the object, or None while it is at `version`. A store with conditional reads then sends no body.
+        """The object, or None while it is at `version`. A store with conditional reads then sends no body.
 
         Raises:
             ObjectNotFound: no object is at `path`.
@@ -235,7 +235,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Replace the object if it is still at `version` (or its text); return `Won`, `Lost` or `Unknown`.
+        """Replace the object if it is still at `version` (or its text).
 
         Other arguments and errors: see `put_if_absent`. A version of another kind of store raises InvalidVersion.
 
@@ -258,7 +258,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> AsyncExclusive:
-        """Return a writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
+        """A writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
 
         Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition. Some stores
         accept several completions at once; `fsspec-cas probe` detects that. An exception in the `with` block, or no
@@ -403,7 +403,7 @@ class AsyncStore:
                 return sorted(in_range, key=lambda entry: entry.path)
 
     def _is_past(self, path: str, prefix: str, stop_at: str) -> bool:
-        """Return whether no page after one that ends with `path` has paths before `stop_at`.
+        """Whether no page after one that ends with `path` has paths before `stop_at`.
 
         Hierarchical Azure accounts list `a/b` before `a-b`.
         """

@@ -51,7 +51,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[T]):
-    """Immutable state of one object's reads, without I/O; each event method returns the next state.
+    """State of one object's reads; each event method returns the next state.
 
     One read is under way at a time, as versions have no order. A caller never gets a read that began before its call.
 
@@ -284,7 +284,7 @@ class AsyncCached(_Shared):
             self._leave(caller, number)
 
     async def put_if_absent(self, data: Bytes) -> Outcome:
-        """Create the object as `AsyncStore.put_if_absent` does; a won write is cached.
+        """See `AsyncStore.put_if_absent`; a won write is cached.
 
         >>> outcome = await flags.put_if_absent(b"mine")
         >>> type(outcome).__name__
@@ -296,7 +296,7 @@ class AsyncCached(_Shared):
             )
 
     async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """Replace the object as `AsyncStore.put_if_match` does; a won write is cached.
+        """See `AsyncStore.put_if_match`; a won write is cached.
 
         >>> outcome = await flags.put_if_match(b"[]", version)
         >>> type(outcome).__name__
@@ -307,7 +307,7 @@ class AsyncCached(_Shared):
             return write.record_outcome(await put)
 
     async def delete_if_match(self, version: Version | str) -> Outcome:
-        """Delete the object as `AsyncStore.delete_if_match` does; if won, the cached content becomes None.
+        """See `AsyncStore.delete_if_match`; if won, the cached content becomes None.
 
         >>> outcome = await flags.delete_if_match(version)
         >>> outcome.unwrap() == version
@@ -319,7 +319,7 @@ class AsyncCached(_Shared):
             )
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """Update the object as `AsyncStore.update` does, from the store's content, and cache the result.
+        """See `AsyncStore.update`; starts from the store's content, and caches the result.
 
         >>> newer = await flags.update(lambda old: old + b" ")
         >>> newer == version

@@ -42,7 +42,7 @@ _EXAMPLES = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command (default: of `sys.argv`), return its exit code; usage errors raise SystemExit."""
+    """Run one command (default: of `sys.argv`); usage errors raise SystemExit."""
     arguments = _parser().parse_args(argv)
     return command.run("fsspec-cas", arguments, lambda error: _MISSING if isinstance(error, ObjectNotFound) else None)
 
@@ -165,7 +165,7 @@ def _rm(arguments: Any) -> int:
 
 
 def _object(arguments: Any) -> tuple[Store, str]:
-    """Return the store of the object's folder, and the object's name; InvalidInput for a bucket alone."""
+    """The store of the object's folder, and its name; InvalidInput for a bucket alone."""
     fs, path = split_url(arguments.url, command.storage_options(arguments))
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):

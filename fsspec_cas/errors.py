@@ -63,7 +63,7 @@ class OutcomeUnknown(CasError):
         self._resolver = resolver
 
     def resolve(self) -> Version:
-        """Read again, re-send the write while its condition holds, and return its version.
+        """Read again, and re-send the write while its condition holds.
 
         Without a resolver, which only some calls of the `cas` filesystem set, raise this error: use `Store.resolve`.
 

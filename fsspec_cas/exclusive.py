@@ -220,7 +220,7 @@ class Exclusive:
         return self._async.written
 
     def write(self, data: Bytes) -> int:
-        """Append as `AsyncExclusive.write`; sends nothing while the bytes fit into the part."""
+        """See `AsyncExclusive.write`; sends nothing while the bytes fit into the part."""
         view = check_buffer(self.path, data)
         if self._async.fits(view.nbytes):
             return self._async.take(view)

@@ -30,7 +30,7 @@ class WaitStopped(BaseException):
 class Signal:
     """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
-    A deque has the locks of waiting threads; single C calls append, remove and release them.
+    Single C calls change its deque of locks, and release these.
 
     >>> over = Signal()
     >>> over.wait(0.001), over.set(), over.wait(), over.is_set()
@@ -281,7 +281,7 @@ class Machine:
         return str(uuid.uuid4())
 
     def random(self) -> float:
-        """A random number in [0, 1).
+        """See `World.random`.
 
         >>> 0 <= machine.random() < 1
         True

@@ -57,7 +57,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Return the version whose text `backend:token` this is; other text raises InvalidVersion.
+        """The version whose text `backend:token` this is; other text raises InvalidVersion.
 
         >>> Version.parse("gcs:17")
         Version(backend='gcs', token='17')
@@ -142,7 +142,7 @@ class Won(_ThreeWay):
     resent: bool = field(default=False, compare=False)
 
     def unwrap(self) -> Version:
-        """Return the version.
+        """The version.
 
         >>> won.unwrap() == store.head("leader").version
         True
@@ -219,7 +219,7 @@ Outcome = Won | Lost | Unknown
 
 
 def won_or_lost(outcome: Outcome) -> bool:
-    """Return True for `Won`, False for `Lost`; raise OutcomeUnknown for `Unknown`, which is neither."""
+    """True for `Won`, False for `Lost`; raises OutcomeUnknown for `Unknown`."""
     if isinstance(outcome, Unknown):
         outcome.unwrap()
     return isinstance(outcome, Won)

@@ -128,7 +128,7 @@ class RetryBudget:
 
 
 class Sender:
-    """Sends the requests of one store. `timeout` (seconds) is for a whole call."""
+    """`timeout` (seconds) is for a whole call."""
 
     def __init__(
         self, backend: Backend, world: World, drive: Drive, on_throttled: Callable[[], None] | None = None
@@ -404,7 +404,7 @@ _FLOOR_S = 0.5
 
 
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
-    """Return the seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
+    """The seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
     A store's Retry-After is a lower bound, raised by up to a quarter, and capped.
     """

@@ -85,15 +85,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ReadHead:
-    """Read the head, after a pause as `Send`."""
-
     after_failures: int = 0
     retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Adapt:
-    """Switch from the dialect `refused` to the other one, and send again."""
+    """Switch from the dialect `refused` to the other, and send again."""
 
     after_failures: int
     refused: str = ""

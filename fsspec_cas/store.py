@@ -80,7 +80,7 @@ class Store:
         return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
-        """Return a store on the same connections, rooted at `folder` below this root; sends nothing.
+        """A store at `folder` below this root, on the same connections; sends nothing.
 
         >>> store.below("folder").put_if_absent("b", b"2").unwrap() == store.head("folder/b").version
         True
@@ -89,7 +89,7 @@ class Store:
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
-        """Return the same store with its own connections, for requests that must not wait while all others are busy.
+        """The same store with its own connections, for requests that must not wait while all others are busy.
 
         Later calls return it again. Without connections (local files, memory) it is this store.
 
@@ -105,7 +105,7 @@ class Store:
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:
-        """Return a new store that calls `call`, not this store's callback, after each throttled answer (429, 503).
+        """A new store that calls `call`, not this store's callback, after each throttled answer (429, 503).
 
         `call` runs on the request's thread; an exception in it fails the request.
 
@@ -116,7 +116,7 @@ class Store:
         return Store(self.backend, self.root, world=self._world, on_throttled=call)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
-        """Start `call`, which uses this store, on its own thread; return the future of its result or error.
+        """Start `call`, which uses this store, on its own thread; return its future.
 
         Without a network the call ends before this returns. The interpreter's exit waits up to 60 s for it.
 

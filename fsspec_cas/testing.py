@@ -60,24 +60,19 @@ class ManualClock:
     _ids: int = 0
 
     def now_ms(self) -> int:
-        """The clock in epoch ms."""
         return int(self.now_s * 1000)
 
     def monotonic_s(self) -> float:
-        """The same clock, in seconds."""
         return self.now_s
 
     def new_id(self) -> str:
-        """The next id, as a UUID."""
         self._ids += 1
         return f"00000000-0000-0000-0000-{self._ids:012x}"
 
     def random(self) -> float:
-        """The constant `draw`."""
         return self.draw
 
     def sleep(self, seconds: float) -> None:
-        """Advance the clock without waiting, and record the pause."""
         self.sleeps.append(seconds)
         self.advance(seconds)
 
@@ -200,7 +195,7 @@ class Faulty(Relay):
 
     Attributes:
         fired: the faults that happened, in order, each with its operation.
-        calls: all operations called, in order.
+        calls: operations called, in order.
 
     Raises:
         InvalidInput: the plan names an unknown operation.

@@ -155,7 +155,7 @@ def async_lock(
     on_lost: OnLost | None = None,
     on_metric: OnMetric | None = None,
 ) -> Acquiring:
-    """Acquire a lock in a task: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
+    """Acquire a lock in a task, by `async with` or `await`.
 
     The arguments are those of `lock`; `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
 

@@ -1,4 +1,4 @@
-"""Run the command `lockprovider` as `python -m lockprovider`."""
+"""Entry point of `python -m lockprovider`."""
 
 import sys
 

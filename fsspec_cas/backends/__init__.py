@@ -35,7 +35,7 @@ _BACKENDS = {
 }
 _OBSTORE = "obstore"
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
-# Options that fsspec or botocore take from `**kwargs`, so no signature shows them.
+# Options that fsspec or botocore take from `**kwargs`.
 _HIDDEN_OPTIONS = frozenset(
     {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time"}
     | {"max_paths", "profile", "session_vars", "event_hooks", "include_builtin_handlers"}
@@ -150,7 +150,7 @@ def service_key(backend: Backend) -> object:
         return backend.name
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread
     if fs is None:
-        return weakref.ref(backend)  # does not keep it alive
+        return weakref.ref(backend)
     options = repr((fs.storage_args, sorted(fs.storage_options.items())))
     return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # may hold a secret
 

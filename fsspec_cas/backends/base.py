@@ -106,7 +106,7 @@ class Relay:
     begin, add, finish, abort = (_relayed(name) for name in ("begin", "add", "finish", "abort"))
 
     async def relay(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Return the answer to the request called `name`; `ask` sends it."""
+        """The answer to the request `name`; `ask` sends it."""
         raise NotImplementedError
 
     async def close(self) -> None:

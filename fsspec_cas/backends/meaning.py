@@ -99,7 +99,6 @@ ANSWERS: Mapping[tuple[Verb, StatementKind], Meaning] = MappingProxyType(
 
 
 def meaning(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> Any:
-    """Translate the store's statement into an answer, or raise CasError."""
     to_answer = ANSWERS.get((request.verb, statement.kind))
     if to_answer is None and request.verb.conditional and statement.kind in _OF_OBJECTS:
         to_answer = _later  # MinIO has answered stored objects with NoSuchKey

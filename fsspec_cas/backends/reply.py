@@ -17,7 +17,7 @@ _BRIEF_CHARACTERS = 80
 
 
 class Verb(Enum):
-    """The kinds of requests; messages use the values."""
+    """Messages use the values."""
 
     CREATE = "create"
     MATCH = "match"
@@ -101,8 +101,6 @@ class HttpReply:
 
 
 class StatementKind(Enum):
-    """What a store's proven reply says."""
-
     DONE = "done"
     ABSENT = "no such object"
     UNCHANGED = "not modified"
@@ -257,7 +255,7 @@ def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str,
 
 
 def later_s(headers: Headers) -> float | None:
-    """Return the seconds of `Retry-After`; None for a date."""
+    """The seconds of `Retry-After`; None for a date."""
     text = one(headers, "retry-after")
     return float(text) if text and text.isascii() and text.isdecimal() else None
 
@@ -278,7 +276,7 @@ _RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d
 
 
 def iso_ms(text: str) -> int:
-    """Return an RFC 3339 time (default: UTC) as epoch ms, its fraction cut. Other text: ValueError."""
+    """An RFC 3339 time (default: UTC) as epoch ms, its fraction cut. Other text: ValueError."""
     time = _RFC_3339.fullmatch(text.upper())
     if time is None:
         raise ValueError(f"{text!r} is not a time of RFC 3339")

@@ -51,14 +51,14 @@ class Trip:
 
     @classmethod
     def leave(cls) -> Trip:
-        """Mark this task's trip, or a new one, as sent without a reply; return it."""
+        """Mark this task's trip, or a new one, as sent without a reply."""
         trip = cls._now.get() or cls(_LONG_S)
         trip.left, trip.reply = True, None
         return trip
 
 
 class AioBackend(HttpBackend):
-    """Base over aiohttp; garbage collection closes its clients."""
+    """Garbage collection closes the clients."""
 
     failures: ClassVar[tuple[type[Exception], ...]]
     unsent: ClassVar[tuple[type[Exception], ...]] = AIOHTTP_UNSENT
@@ -105,7 +105,7 @@ class AioBackend(HttpBackend):
         """
         trip = Trip.begin(patience_s(timeout_s, request))
         try:
-            client = await self._client()  # no timeout here: a short try must not discard the loop's client
+            client = await self._client()  # no timeout: a short try must not discard the loop's client
             async with within(timeout_s):
                 await self._send(client, request)
         except CasError:

@@ -83,7 +83,7 @@ class OnLoop:
         return call.result()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start the coroutine on the loop; its error is lost."""
+        """The coroutine's error is lost."""
         asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:

@@ -430,7 +430,7 @@ def iterated(
 
 
 def renamed(method: Callable[P, T], name: str) -> Callable[P, T]:
-    """Return a copy of the function, which Python's errors call `name`."""
+    """A copy of the function, which Python's errors call `name`."""
     given: Any = method
     copy: Any = FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__)
     functools.update_wrapper(copy, given)

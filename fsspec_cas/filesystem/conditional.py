@@ -56,7 +56,7 @@ class ConditionalCalls:
     def put_if_absent(
         self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Create the object, and return its version.
+        """Create the object.
 
         Raises:
             AlreadyExists: the path has another writer's object; nothing was written.
@@ -68,7 +68,7 @@ class ConditionalCalls:
     def put_if_match(
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Replace the object if it is still at `version` (or its text), and return the new version.
+        """Replace the object if it is still at `version` (or its text).
 
         Raises:
             VersionMismatch: it is not; nothing was written.
@@ -91,7 +91,7 @@ class ConditionalCalls:
         return self.store.read_if_changed(self._full_path(path), version, timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Update the object as `AsyncStore.update` does."""
+        """See `AsyncStore.update`."""
         full = self._full_path(path)
         try:
             return self.store.update(full, fn, timeout=timeout)
@@ -110,7 +110,7 @@ class ConditionalCalls:
         return self.delete_if_match(_one(path, args, kwargs), if_match)
 
     def rm_file(self, path: str, *, if_match: Version | str | None = None) -> Any:
-        """Remove a file as the target does; `if_match` as in `rm`."""
+        """See `rm`."""
         return self.fs.rm_file(plain(path)) if if_match is None else self.delete_if_match(path, if_match)
 
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
@@ -138,17 +138,15 @@ class ConditionalCalls:
         return None
 
     def copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy files as the target does; `if_absent=True` is exclusive per file, as in `cp_file`."""
+        """Copy files as the target does; `if_absent=True` is exclusive per file."""
         if not if_absent:
             return self.fs.copy(plain(path1), plain(path2), *args, **kwargs)
         return AbstractFileSystem.copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
 
     def cp(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> Any:
-        """Copy files, as `copy`."""
         return self.copy(path1, path2, *args, **kwargs)
 
     def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Expand a path as the target does."""
         kwargs.pop("if_absent", None)
         return self.fs.expand_path(plain(path), *args, **kwargs)
 
@@ -265,7 +263,7 @@ class ConditionalCalls:
             self.fs.invalidate_cache(path)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Return the target's info, with "version" (text) for a file; drops cached listings first."""
+        """The target's info, with "version" (text) for a file; drops cached listings first."""
         self._changed(self._full_path(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
 

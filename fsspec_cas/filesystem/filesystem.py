@@ -65,15 +65,13 @@ class ExclusiveFile(io.BufferedIOBase):
         """Do nothing: a close here would publish an incomplete object."""
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the number of bytes written."""
         return self._writer.written
 
     def write(self, data: Any) -> int:
-        """Append the bytes, sending each full part; return their number. A closed file raises ValueError."""
+        """Append the bytes, sending each full part. A closed file raises ValueError."""
         if self.closed:
             raise ValueError("write to a closed file")
         return self._writer.write(data)
@@ -187,12 +185,10 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
     @property
     def fsid(self) -> str:
-        """The target's id, prefixed."""
         return f"cas_{self.fs.fsid}"
 
     @property
     def capabilities(self) -> Capabilities:
-        """See `Store.capabilities`."""
         return self.cas_backend.capabilities
 
     @property
@@ -209,7 +205,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         """Ignore the value: the target keeps it."""
 
     def unstrip_protocol(self, name: str) -> str:
-        """Return a path's URL: `cas::` and the target's URL."""
+        """A path's URL: `cas::` and the target's URL."""
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:

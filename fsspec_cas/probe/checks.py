@@ -168,7 +168,7 @@ async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
 
 
 async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """Return a race's flaw; "" if the one winner's bytes are read back, or no writer won and some are unknown."""
+    """A race's flaw; "" if the one winner's bytes are read back, or no writer won and some are unknown."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
     unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
     if len(won) != 1 and not (not won and unknown):

@@ -53,7 +53,7 @@ class Report:
     left_behind: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return JSON text; `verdict.text` is the verdict in words."""
+        """JSON text; `verdict.text` is the verdict in words."""
         return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
 
     def __getitem__(self, name: str) -> Finding:
@@ -69,7 +69,7 @@ def probe(
     progress: Progress | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> Report:
-    """Run the checks on a store or its URL, and report the findings.
+    """Run the checks on a store or its URL.
 
     It sends some 200 small requests below a fresh prefix, and removes its objects. A few races do not find a rare loss,
     so a store that passed may be wrong.
@@ -105,7 +105,7 @@ async def async_probe(
     check_whole(racers, "racers", least=2)
     prefix = f"cas-probe-{(world or Machine()).new_id()}"
     bench = Bench(store.below(prefix), racers, timeout)
-    await bench.read("reach")  # raises the error of an unusable store, as does the create
+    await bench.read("reach")  # raises the error of an unusable store
     with suppress(NotSupported):
         await bench.write("reach")
     findings: list[Finding] = []

@@ -27,7 +27,7 @@ _MATCHES = 2
 _PAIRS = 4  # each at its own path: more writers at one path detect no more
 _TIMEOUT_S = 30.0
 _TRIES = 8
-_AFTER_S = 0.5  # lets requests time out first, with their reason
+_AFTER_S = 0.5  # lets requests time out first
 _CLEAN_S = 2.0
 
 

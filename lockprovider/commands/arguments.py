@@ -166,7 +166,7 @@ def flag(parser: Commands, name: str, text: str) -> None:
 
 
 def option(parser: Commands, name: str, kind: Any, text: str, default: Any = None, **more: Any) -> None:
-    """Add an option or argument; `kind`: a type of this module, or a text's metavar."""
+    """`kind`: a type of this module, or a text's metavar."""
     kind, metavar = (_filled, kind) if isinstance(kind, str) else (kind, _METAVARS[kind])
     more = {"type": kind, "metavar": metavar} | more
     parser.add_argument(name, help=text, default=default, **more)

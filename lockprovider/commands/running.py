@@ -317,7 +317,7 @@ class Child:
         self.ended.wait()
 
     def code(self) -> int:
-        """Wait for the end, end the guard; return the exit code."""
+        """Wait for the end, end the guard."""
         self.ended.wait()
         self._tell_guard(b"\n")
         status = self._process.wait()

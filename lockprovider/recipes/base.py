@@ -219,7 +219,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         self._arrived: deque[Waiting[Op, T]] = deque()
         self._backlog: Backlog[Waiting[Op, T]] = Backlog()  # the writing thread's
         self._gathered = Signal()
-        self._writing = threading.Lock()  # held by the writing thread
+        self._writing = threading.Lock()
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
@@ -260,7 +260,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return self.wait_all([answer])[0]
 
     def wait_all(self, answers: Sequence[Later[T]]) -> list[T]:
-        """Wait for all operations; return results, or raise the first error.
+        """Wait for all operations; raise the first error.
 
         An interrupt cancels those that no write has taken.
         """

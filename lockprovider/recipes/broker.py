@@ -292,7 +292,7 @@ _SEND_S = 5.0
 
 class WireCodec(Protocol[T]):
     def may_hand_over(self, operation: T) -> bool:
-        """Return whether a broker may carry it out."""
+        """Whether a broker may carry it out."""
 
     def encode(self, operation: T) -> list[Any]: ...
 

@@ -113,8 +113,6 @@ def _check_json(value: Any, argument: str, levels: int) -> None:
 
 
 class NumberRanges:
-    """A set of whole numbers, as ranges."""
-
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []  # first, last
 

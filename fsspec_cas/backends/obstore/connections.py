@@ -30,7 +30,7 @@ class Times:
 
 
 class NeverSent(Exception):
-    """The request was not sent; `__cause__` is the reason."""
+    """`__cause__` is the reason."""
 
 
 class Connections:

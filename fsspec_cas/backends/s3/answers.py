@@ -122,7 +122,7 @@ class S3Dialect(Dialect):
 
 
 def version_of(etag: str | None) -> Version | None:
-    """Return an ETag's version, with the quotes that some gateways strip."""
+    """An ETag's version, with the quotes that some gateways strip."""
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 

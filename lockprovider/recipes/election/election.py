@@ -91,7 +91,7 @@ class Election(Recipe):
         return f"<Election {self.path!r}, {self.name!r} {state}>"
 
     def lead(self, timeout: float | None = None) -> Term:
-        """Wait until this candidate is elected, and return the term, which a thread renews.
+        """Wait until this candidate is elected; a thread renews the term.
 
         Takes two requests if no candidate leads, else one conditional GET each `poll`. The last may add 20 s. While
         this candidate leads, another call waits.
@@ -209,11 +209,10 @@ class Election(Recipe):
 
     @property
     def stopping(self) -> bool:
-        """See `stop`."""
         return self._stopping.is_set()
 
     def leader(self) -> Leader | None:
-        """Return the leader, as far as an observer can know, by one conditional GET; None: none leads.
+        """The leader, as far as an observer can know, by one conditional GET; None: none leads.
 
         >>> with election.lead():
         ...     election.leader().name
@@ -291,7 +290,6 @@ class AsyncTerm(ForTasks[Term]):
 
     @property
     def value(self) -> Any:
-        """See `Term.value`."""
         return self.term.value
 
     async def wait_lost(self) -> None:
@@ -321,7 +319,7 @@ class AsyncElection(RecipeForTasks[Election]):
 
     @contextlib.asynccontextmanager
     async def lead(self, timeout: float | None = None) -> AsyncIterator[AsyncTerm]:
-        """Lead as `Election.lead`: `async with election.lead() as term:`.
+        """See `Election.lead`.
 
         >>> async with election.lead(timeout=10) as term:
         ...     term.check()

@@ -50,7 +50,7 @@ _SENDS = 4
 
 
 class Candidate:
-    """Requests of one candidate; only reads are thread-safe."""
+    """Only reads are thread-safe."""
 
     def __init__(self, store: Store, path: str, name: str, settings: LockSettings, world: World) -> None:
         self.world = world
@@ -181,14 +181,12 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(Signal):
-    """Signal that a term is over."""
-
     def __init__(self, over: Callable[[], bool]) -> None:
         super().__init__()
         self._over = over
 
     def is_set(self) -> bool:
-        """Return whether to stop; may mark the term as lapsed."""
+        """Whether to stop; may mark the term as lapsed."""
         return super().is_set() or self._over()
 
 
@@ -230,7 +228,6 @@ class Term:
 
     @property
     def value(self) -> Any:
-        """Value that the leader proclaims."""
         return copied(self._leading.record.value)
 
     @property
@@ -300,7 +297,7 @@ class Term:
         self._end(self._candidate.over(self._leading, why, LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
-        """Call `call` once the term is over, on the thread that notices, or at once if it is over already; log errors.
+        """Call `call` once the term is over, on the thread that notices, or at once if it is over; log errors.
 
         >>> term.when_lost(lambda: print("stop"))
         >>> term.resign()
@@ -347,7 +344,7 @@ class Term:
             return True
         if self._candidate.world.monotonic_s() < self._leading.deadline_s:
             return False
-        self.abandon("it was not renewed in time")  # for good: a late answer must not prolong the term
+        self.abandon("it was not renewed in time")  # a late answer must not prolong the term
         return True
 
     def _end(self, why: TermLost) -> None:
@@ -365,7 +362,7 @@ class Term:
 T = TypeVar("T")
 OnDeposed = Literal["event", "interrupt", "exit"]
 
-DEPOSED_CODE = 123  # exit code
+DEPOSED_CODE = 123
 AGAIN_S = 1.0  # between two interrupts
 _LOOK_S = 0.2
 

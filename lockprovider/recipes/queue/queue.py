@@ -195,7 +195,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             raise
 
     def last_seq(self, producer: str) -> int:
-        """Return the producer's last number (0: none); a restarted one goes on after it.
+        """The producer's last number (0: none); a restarted one goes on after it.
 
         >>> queue.last_seq("backfill-7")
         2
@@ -359,7 +359,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return self._stopping.is_set()
 
     def stat(self) -> QueueStat:
-        """Return counts of messages by state, from one read.
+        """Counts of messages by state, from one read.
 
         >>> stat = queue.stat()
         >>> stat.ready, stat.claimed, stat.dead
@@ -373,7 +373,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
-        """Return the next messages in the order of delivery, with delayed ones; claims none.
+        """The next messages in the order of delivery, with delayed ones; claims none.
 
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
@@ -381,7 +381,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return [Letter.of(message) for message in self._writer.next_messages(check_whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
-        """Return the dead letters.
+        """The dead letters.
 
         >>> queue.claim().bury("no such day")
         >>> [(letter.body, letter.why) for letter in queue.dead()]
@@ -390,7 +390,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return [Letter.of(letter.message, letter.why) for letter in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """Deliver these dead letters, or all, with all attempts again; return how many.
+        """Deliver these dead letters, or all, with all attempts again.
 
         >>> queue.claim().bury("no such day")
         >>> queue.redrive(), queue.stat().ready
@@ -402,7 +402,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return redriven
 
     def purge(self, *, expected: int) -> int:
-        """Remove ready, delayed and dead messages, and return how many; claimed ones stay.
+        """Remove ready, delayed and dead messages; claimed ones stay.
 
         Raises:
             StateConflict: the queue was written since `expected=stat.rev`.
@@ -414,7 +414,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return removed
 
     def clean(self) -> int:
-        """Remove segments left by dead writers, by a listing, a write, a read and deletes; return how many.
+        """Remove segments left by dead writers, by a listing, a write, a read and deletes.
 
         >>> queue.clean()
         0
@@ -464,7 +464,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             return put, self._batcher.submit(put, uncancellable=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
-        """Wait for a put, and return its receipt; remember a named producer's number as acknowledged."""
+        """Wait for a put; remember a named producer's number as acknowledged."""
         put, answer = waiting
         result = self._batcher.wait(answer)
         if not put.producer.startswith(UNNAMED):
@@ -541,7 +541,7 @@ def _give_back(job: Job | None) -> None:
 
 
 class AsyncQueue(RecipeForTasks[Queue]):
-    """A queue, for tasks; takes the arguments of `Queue`.
+    """A queue, for tasks; arguments as `Queue`.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")

@@ -77,10 +77,10 @@ class _SegmentGone(Exception):
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of a batch.
+    """`tries`: results of each write, by its id.
 
-    `tries`: results of each write, by its id; `touched`: segments made or promoted; `base`: the version that the last
-    try was to replace; `full`: why no messages are added.
+    `touched`: segments made or promoted; `base`: the version that the last try was to replace; `full`: why no messages
+    are added.
     """
 
     handover: Handover[QueueOperation]
@@ -114,7 +114,7 @@ class QueueWriter:
         self.reset()
 
     def reset(self) -> None:
-        self._arrived = Signal()  # set once messages arrive
+        self._arrived = Signal()
         self._order = FailedNumbers()
         self._broker.reset()
 

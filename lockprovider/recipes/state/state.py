@@ -38,7 +38,7 @@ class Revision(Generic[V]):
     """The state at one serial. Serial 0: it does not exist, and `value` is the default.
 
     Attributes:
-        by, at_ms, reason: its writer, the time by the writer's clock (epoch ms), and the given reason.
+        by, at_ms: its writer, and the writer's clock (epoch ms).
         epoch: the newest `fence` until then.
         lineage: changes if the state is created again.
 
@@ -105,27 +105,23 @@ class Edit(Generic[V]):
         return key in value
 
 
-_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())  # here
+_UPDATED: ContextVar[frozenset[object]] = ContextVar("_UPDATED", default=frozenset())
 
 _TIMEOUT_S = 60.0
 
 
 class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
-    """A state file. Thread-safe: the threads of a process share its writes.
+    """A state file; `open` it by its URL. Thread-safe: the threads of a process share its writes.
 
     "State files" in `lockprovider/recipes/README.md` has the promises.
 
     Args:
-        store: the store of the object at `path`; `State.open` takes a URL.
         codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
         default: makes the value of a state that does not exist yet.
         keep: revisions kept before the current one.
         edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": the edit gets `StateConflict`.
         timeout: seconds for an update with all tries.
         pace_s: seconds between two writes (default: 1 on GCS, else 0).
-
-    Attributes:
-        lock_path: path of the lock of edits.
 
     Raises:
         MalformedObject, StoreError: from any request: the object is no state, or the store failed.
@@ -270,7 +266,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return revisions
 
     def at(self, serial: int) -> Revision[V]:
-        """Return a serial's revision; raises NoRevision if it does not exist or was trimmed.
+        """A serial's revision; raises NoRevision if it does not exist or was trimmed.
 
         >>> state.at(1).value
         {'day': 'mon'}
@@ -289,7 +285,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
-        """Return the differences of two revisions, as the codec encodes them.
+        """The differences of two revisions, as the codec encodes them.
 
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]

@@ -39,8 +39,6 @@ _EVER = float("inf")
 
 
 class StateWriter:
-    """Reads a state and its history; writes batches of changes."""
-
     def __init__(
         self,
         store: Store,
@@ -191,7 +189,7 @@ class StateWriter:
                 if failures > 1:
                     world.sleep(delay_s(failures - 1, world.random()))
             elif max_age_s:
-                max_age_s = 0.0  # check the current state
+                max_age_s = 0.0
             else:
                 return _answers(base, applied, holder)
 

@@ -111,7 +111,7 @@ class LogInfo:
         floor: first kept slot.
         epoch, led: newest epoch that has led, and whether it still leads.
         producers: last number of each named producer.
-        sealed: takes no more records; `successor`: the next log.
+        successor: the next log.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)

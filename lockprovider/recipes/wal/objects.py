@@ -61,7 +61,7 @@ def last_slot(look: Callable[[int], int], written: int, slots: int | None) -> in
 
 
 class LogObjects:
-    """A log's objects; caches manifest and versions. Thread-safe."""
+    """Caches manifest and versions. Thread-safe."""
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
         self.store = store
@@ -147,7 +147,7 @@ class LogObjects:
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
-        """Return the condition for writing a slot; None: read its place first."""
+        """The condition for writing a slot; None: read its place first."""
         slots = self.manifest().slots
         if slots is None or slot < slots:
             return ABSENT
@@ -369,7 +369,7 @@ class LogReader(ProcessBound):
         return follow(self._objects, lambda: self.position, timeout=0.0)
 
     def follow(self, *, idle_s: float = 1.0, timeout: float | None = None) -> Iterator[LogBatch]:
-        """Read, then wait for new records: see `Wal.follow`.
+        """See `Wal.follow`.
 
         >>> sum(len(batch.records) for batch in reader.follow(timeout=0.01))
         2

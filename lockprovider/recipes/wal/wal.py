@@ -120,7 +120,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append(data)
 
     def append_later(self, data: Bytes) -> Later[Appended]:
-        """Append without waiting for the write; return a future.
+        """Append without waiting for the write.
 
         >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
         >>> waiting[0].result().position < waiting[-1].result().position
@@ -137,7 +137,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append_many(records)
 
     def appender(self, producer: str) -> Appender:
-        """Return an `Appender`, without a request: each number of the producer is appended once.
+        """An `Appender`, without a request: each number of the producer is appended once.
 
         The first record takes the name, and fences its last client.
 
@@ -261,7 +261,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return trim(self._objects, slot, spares_readers=before is None)
 
     def end(self) -> Position:
-        """Find the position of the next record.
+        """The position of the next record.
 
         >>> log.end() == log.position("end")
         True
@@ -385,12 +385,11 @@ class AsyncLogReader(ForTasks[LogReader]):
 
     @property
     def position(self) -> Position:
-        """See `LogReader`."""
         return self._sync.position
 
 
 class AsyncWal(RecipeForTasks[Wal]):
-    """A log, for tasks; takes the arguments of `Wal`.
+    """A log, for tasks; arguments as `Wal`.
 
     A cancelled append is dropped, unless a write has taken it or a producer has numbered it.
 

@@ -111,6 +111,7 @@ def _mix(parser: argparse.ArgumentParser) -> None:
     """Patch `parser` to accept options before positional arguments that may be left out, too."""
 
     def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> Any:
+        """`parser.parse_known_args`, which accepts intermixed options."""
         del vars(parser)["parse_known_args"]
         try:
             if "--" in words:  # mixed, one before all positional arguments would be lost

@@ -40,7 +40,7 @@ class TaskQueue:
     async def wait(self, timeout_s: float) -> bool:
         """Wait in order for this task's turn: True once it has the turn, False after the timeout.
 
-        A cancelled wait passes its turn on.
+        The turn lasts until `pass_on`; a cancelled wait passes it on.
         """
         if not self._taken:
             self._taken = True

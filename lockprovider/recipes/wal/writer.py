@@ -37,9 +37,9 @@ class LogWriter:
         self._numbers = FailedNumbers()
 
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
-        """Write operations, in as many slots as needed; return results and errors, a list for each bundle.
+        """Write operations in slots, maybe by a broker; return results and errors, a list for each bundle.
 
-        Numbers above a producer's failed one get SequenceGap.
+        Remembers failed numbers outside bundles: until a repeat, a producer's higher ones get SequenceGap.
         """
         results: list[Any] = []
         flattened = flatten(operations)

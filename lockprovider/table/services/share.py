@@ -146,7 +146,10 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
 
 
 def _check_rows(table: TableContext, timeline: Timeline, config: TableConfig, index: BucketIndex) -> None:
-    """List files, read all keys; raise UnsupportedTable if a row or file id is not of its bucket."""
+    """List files, read all keys; raise UnsupportedTable if a row or file id is not of its bucket.
+
+    `config` must have `index`.
+    """
     slices = table.snapshot_of(timeline).slices
     try:
         bucket_groups(slices, index)

@@ -72,7 +72,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read these slices' files until one states a record schema; return that Avro text, else the default."""
+    """Read the metadata table's slices until one states a record schema; return its Avro text, else the default."""
     for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":

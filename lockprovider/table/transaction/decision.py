@@ -295,10 +295,10 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """First of `others` that overwrites a partition which this overwrite touches.
+    """Overlap with the first of `others` that overwrites a partition which this overwrite touches, or None.
 
-    None: there is none, or `operation` is no overwrite. Two overwrites of an empty partition share no file group. Two
-    of the whole table always meet.
+    None if `operation` is no overwrite. Rules by file group miss overwrites of an empty partition. Two of the whole
+    table conflict, whichever partitions they touch.
     """
     if operation.name not in _OVERWRITES:
         return None

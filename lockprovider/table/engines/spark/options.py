@@ -290,9 +290,9 @@ def _check_key(key: str, value: str) -> None:
 
 
 def _time(text: str) -> str:
-    """Convert a date to an ISO time in UTC, zeros to "" (before all commits), a year and zeros to a version.
+    """Convert a date to an ISO time in UTC, zeros to "" (before all commits).
 
-    Strips other texts.
+    A year and 10 or 13 zeros become the last version before it. Strips other texts.
     """
     stripped = text.strip()
     if stripped and not stripped.strip("0"):

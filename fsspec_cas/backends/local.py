@@ -169,14 +169,23 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
     return _synced(target, version)
 
 
-def _synced(target: Path, version: Version | None) -> WriteAnswer:
-    """Sync the folder of a file that was changed to `version` (None: deleted); `NoAnswer` if that fails."""
+def _synced(target: Path, version: Version | None, folder: int | None = None) -> WriteAnswer:
+    """Sync the folder of a file that was changed to `version` (None: deleted); `NoAnswer` if that fails.
+
+    `folder`: its open descriptor, which stays good if the emptied folder was removed.
+    """
     try:
-        _sync_folder(target.parent)
+        if folder is None:
+            _sync_folder(target.parent)
+        else:
+            os.fsync(folder)
     except OSError as error:
         done = "deleted" if version is None else "in place"
         return NoAnswer(f"the file is {done}, but its folder could not be synced: {error}")
     return Applied(version)
+
+
+_TAKEN = "another program holds its folder's lock"
 
 
 def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
@@ -188,9 +197,11 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
     target = resolved(path)
     if object_stat(target) is None:
         return ConditionFailed()
-    with _locked(target.parent, timeout_s) as locked:
-        if not locked or resolved(path) != target:
-            return NotApplied("another program holds its folder's lock" if not locked else "its link has just changed")
+    with _locked(target.parent, timeout_s) as folder:
+        if folder is None:
+            return NotApplied(_TAKEN)
+        if resolved(path) != target:
+            return NotApplied("its link has just changed")
         stat = object_stat(target)
         if stat is None or _version(stat) != condition:
             return ConditionFailed()
@@ -214,9 +225,9 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
     """
     if object_stat(target) is None:
         return ConditionFailed()
-    with _locked(target.parent, timeout_s) as locked:
-        if not locked:
-            return NotApplied("another program holds its folder's lock")
+    with _locked(target.parent, timeout_s) as folder:
+        if folder is None:
+            return NotApplied(_TAKEN)
         stat = object_stat(target)
         if stat is None or _version(stat) != condition:
             return ConditionFailed()
@@ -224,7 +235,7 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
             raise NotSupported(f"{str(target)!r} is a symbolic link: delete {os.path.realpath(target)!r}, or the link")
         refuse_hard_links(target, stat)
         target.unlink()
-        return _synced(target, None)
+        return _synced(target, None, folder)
 
 
 @contextlib.contextmanager
@@ -272,8 +283,8 @@ _NO_FLOCK = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
-    """Wait up to `timeout_s` for the folder's lock, yield whether it was acquired, then unlock.
+def _locked(folder: Path, timeout_s: float) -> Iterator[int | None]:
+    """Wait up to `timeout_s` for the folder's lock, yield the folder's descriptor (None: not acquired), then unlock.
 
     NotSupported: the file system has no flock.
     """
@@ -287,7 +298,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
                 raise
             problem = f"the file system of {str(folder)!r} has no flock ({error.strerror})"
             raise NotSupported(f"{problem}, which conditional writes need: use a local file system") from error
-        yield locked
+        yield descriptor if locked else None
     finally:
         # Closing does not unlock while a forked child has a copy of the descriptor.
         with contextlib.suppress(OSError):

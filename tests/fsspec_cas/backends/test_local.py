@@ -272,6 +272,18 @@ def test_delete_at_a_version_syncs_its_folder(tmp_path, store, monkeypatch):
     assert synced == [(tmp_path, False)]
 
 
+def test_delete_at_a_version_is_won_if_its_emptied_folder_is_removed_at_once(store, monkeypatch):
+    version = store.put_if_absent("folder/a", b"1").unwrap()
+    unlink = Path.unlink
+
+    def unlink_and_remove_folder(path: Path, **how: bool) -> None:
+        unlink(path, **how)
+        path.parent.rmdir()
+
+    monkeypatch.setattr(Path, "unlink", unlink_and_remove_folder)
+    assert store.delete_if_match("folder/a", version) == Won(version)
+
+
 def test_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypatch):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")

@@ -5,8 +5,10 @@ Stores disagree on whether `a//b` is `a/b`, so a path must be normalized.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -192,6 +194,9 @@ def as_text(value: object, kind: type[InvalidInput]) -> str:
     return text
 
 
+_LOCAL = re.compile("^(file|local):(?=/)")
+
+
 def checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) -> str:
     """Return the text of a str or path object.
 
@@ -205,8 +210,11 @@ def checked(value: object, kind: type[InvalidInput], *, blanks: bool = False) ->
     except UnicodeEncodeError:
         raise kind(f"{text!r} has a lone surrogate in it, which no store can name: write text", path=text) from None
     if ".." in text.split("/"):
-        is_local = kind is InvalidUrl and "://" not in text
-        form = repr(os.path.realpath(text)) if is_local else "the path without '..'"
+        form = "the path without '..'"
+        if kind is InvalidUrl and "://" not in text:
+            with contextlib.suppress(OSError):  # the current folder may be gone
+                home = os.path.expanduser(_LOCAL.sub("", text))  # noqa: PTH111 - an unknown user is no error here
+                form = repr(os.path.realpath(home))
         raise kind(f"{text!r} has a step '..', which no store resolves: write {form}", path=text)
     if not blanks and text != text.strip():
         raise kind(f"{text!r} has blanks at its ends, which some stores cut off: write {text.strip()!r}", path=text)

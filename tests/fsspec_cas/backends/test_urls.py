@@ -99,6 +99,24 @@ def test_path_with_a_step_up_is_refused_with_the_path_to_write(url, tmp_path, mo
     assert Store.from_url(advised).url.endswith(advised)
 
 
+@pytest.mark.parametrize(
+    ("url", "advised"),
+    [("~/../x", "/homes/x"), ("cas::~/y/../x", "/homes/me/x"), ("file:/a/../b", "/b"), ("local:/a/../b", "/b")],
+)
+def test_step_up_from_home_is_advised_with_the_path_it_means(url, advised, monkeypatch):
+    monkeypatch.setenv("HOME", "/homes/me")
+    with pytest.raises(InvalidUrl, match=f"write '{advised}'$"):
+        Store.from_url(url)
+
+
+def test_step_up_from_a_folder_that_is_gone_is_refused_as_others(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(InvalidUrl, match=r"without '\.\.'"):
+        Store.from_url("../x")
+
+
 @pytest.mark.parametrize("url", [None, 5, b"s3://b/x"])
 def test_url_that_is_no_text_is_refused(url):
     with pytest.raises(InvalidUrl, match="str"):

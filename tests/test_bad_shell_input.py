@@ -178,7 +178,7 @@ WRITES: list[Case] = [
     ("probe ftp://h/x", 5, "'ftp' | supported are"),
     ("probe s3:/x", 2, "'s3:/x' | write s3://x"),
     ("probe ./x --timeout x", 2, "--timeout | 'x'"),
-    ("get ./x", 2, "there is no object"),
+    ("get ./x", 6, "there is no object"),
     ("get ./x a -o x", 2, "KEY=VALUE"),
     ("get ./x a -o auto_mkdr=1", 2, "'auto_mkdr' | did you mean auto_mkdir"),
     ("get ./x a --storage-options 5", 2, "not a JSON object"),

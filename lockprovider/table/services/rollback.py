@@ -230,7 +230,7 @@ def _recover(table: TableContext, timeline: Timeline, spared: set[str], *, eager
             finish_restore(table, begin)
         elif begin in timeline.pending_rollbacks:
             try:
-                _finish_rollback(table, begin)
+                _finish_rollback(table, timeline, begin)
             except Aborted as error:
                 refused.append(error)
         else:
@@ -251,26 +251,32 @@ def _dead(table: TableContext, timeline: Timeline, suspects: set[str]) -> tuple[
     return tuple(sorted({*plans.dead_among(table, suspects - rollbacks), *dead_rollbacks}))
 
 
-def _finish_rollback(table: TableContext, planned: str) -> None:
+def _finish_rollback(table: TableContext, timeline: Timeline, planned: str) -> None:
     """Acquire the lock, and finish the rollback `planned` if pending; without its plan, only delete its states.
 
-    Raises `Aborted`, changing nothing, if its target is completed or archived.
+    Raises `Aborted`, changing nothing, if its target is completed or archived; without the lock if `timeline` tells.
     """
+    _victim_to_undo(table, timeline, planned)
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
         if planned not in timeline.pending_rollbacks:
             return
-        victim = table.current.victim_of(planned).begin
-        if not victim:
+        if victim := _victim_to_undo(table, timeline, planned):
+            execute_rollback(table, lease, timeline, victim, fenced=True)
+        else:
             rest = [i for i in timeline.begun_at(planned) if i.action is Action.ROLLBACK]
             table.store.delete_all([f"{TIMELINE}/{i.file_name}" for i in rest])
-        elif timeline.written_at(victim) is not None or archive_index.completions(table.knowledge, [victim]):
-            raise Aborted(
-                f"the dead rollback {planned} would undo {victim}, which is completed: let JVM Hudi finish it, or "
-                f"delete {TIMELINE}/{planned}.rollback.* to keep the commit"
-            )
-        else:
-            execute_rollback(table, lease, timeline, victim, fenced=True)
+
+
+def _victim_to_undo(table: TableContext, timeline: Timeline, planned: str) -> str:
+    """Read the target of the rollback `planned`, empty without its plan; `Aborted` if it is completed or archived."""
+    victim = table.current.victim_of(planned).begin
+    if victim and (timeline.written_at(victim) is not None or archive_index.completions(table.knowledge, [victim])):
+        raise Aborted(
+            f"the dead rollback {planned} would undo {victim}, which is completed: let JVM Hudi finish it, or "
+            f"delete {TIMELINE}/{planned}.rollback.* to keep the commit"
+        )
+    return victim
 
 
 @dataclass(frozen=True, slots=True)

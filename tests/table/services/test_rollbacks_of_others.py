@@ -120,6 +120,27 @@ def test_sweep_refuses_a_dead_rollback_of_a_completed_commit(tmp_path: Path, *, 
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(key, "a", key) for key in range(6)}
 
 
+def test_dead_rollback_of_a_completed_commit_is_refused_without_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may stay for long, and each commit meets it."""
+    settings = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
+    table = Table.create(str(tmp_path), SPEC, settings=settings)
+    upsert(table, (1, "a", 1))
+    plan_as_they_do(table, table.timeline().writes[-1].begin)
+
+    def lock(**_: object) -> None:
+        raise AssertionError("the lock was acquired")
+
+    def sweep_until_it_is_dead() -> None:
+        for _ in range(500):
+            table.sweep()
+
+    monkeypatch.setattr(table.lock, "acquire", lock)
+    with pytest.raises(Aborted, match="which is completed"):
+        sweep_until_it_is_dead()
+
+
 def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))

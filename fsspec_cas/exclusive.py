@@ -59,7 +59,7 @@ class AsyncExclusive:
     async def write(self, data: Bytes) -> int:
         """Append the bytes, sending each full part once more bytes follow; return their number.
 
-        A failed part aborts the writer. If the path is found taken, bytes are dropped.
+        A failed part aborts the writer. If the path is found taken, bytes are dropped, and only `close` reports it.
 
         Raises:
             NotBytes: `data` has no buffer; nothing was appended.

@@ -273,7 +273,10 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
-        """Return the function that sends this write once: a put, or a delete, whose `Applied` carries `condition`."""
+        """Return the function that sends this write once: put `data`, or delete if `write.removes`.
+
+        A delete's `Applied` carries `condition`; None for `Absent`.
+        """
         removed = None if isinstance(write.condition, Absent) else write.condition
 
         async def remove(*, timeout_s: float) -> WriteAnswer:

@@ -54,7 +54,8 @@ def undecodable_as(
 ) -> Iterator[None]:
     """Raise a block's decoding errors as `kind`: `message`, the start of `shown`, the reason, `step`.
 
-    An error that is a `kind`, but no `Undecodable`, passes unchanged.
+    Decoding errors are `_DECODING`, such as ValueError, KeyError, TypeError. A `kind` that is no `Undecodable` passes
+    unchanged.
     """
     try:
         yield

@@ -146,9 +146,10 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return what a statement means, or raise CasError if re-sending cannot help.
+        """Return the answer from `heard`, the interpreted reply to `request`; sends nothing.
 
-        An unproven reply is `NotApplied` if throttled, else `NoAnswer`, as is one that needs confirmation.
+        Raises CasError if re-sending cannot help. An unproven reply gives `NotApplied` if throttled, else `NoAnswer`,
+        as does one that needs confirmation.
         """
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)

@@ -362,7 +362,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 def _walk(folder: str) -> Iterator[Entry]:
     """Yield an entry for each file below a folder, unordered; none if it is missing.
 
-    Leaves out temporary files and linked folders, not linked files.
+    Paths begin with `folder`. Leaves out temporary files and linked folders, not linked files.
     """
     try:
         children = list(os.scandir(folder))

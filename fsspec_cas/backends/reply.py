@@ -239,7 +239,7 @@ def header_flaw(headers: Headers, *, reading: bool) -> str | None:
 def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str, identity: str) -> ObjectState:
     """Return an object's state from the headers of its read or head (`body` None).
 
-    `prefix` marks metadata headers, `identity` the write's id.
+    `prefix` marks metadata headers; `identity` is the name of the write id's, without `prefix`.
     """
     metadata = {name.removeprefix(prefix): values[0] for name, values in headers.items() if name.startswith(prefix)}
     return ObjectState(

@@ -28,7 +28,10 @@ _VERSION_KEYS = {"s3": ("ETag", "e_tag"), "gcs": ("generation",), "azure": ("eta
 
 
 def plain(path: Any) -> Any:
-    """Return a path, or several as a list, without our prefix (`cas::`, `cas://`); of a dict the keys change."""
+    """Return a path as text, or several as a list, without our prefix (`cas::`, `cas://`).
+
+    Dicts are copied, with changed keys; other types pass.
+    """
     match path:
         case os.PathLike():
             return plain(os.fspath(path))

@@ -234,8 +234,8 @@ def _work(arguments: Any) -> None:
 def _run(words: list[str], job: Job) -> None:
     """Run the command with the message as stdin; exit code 75 gives the message back, uncounted.
 
-    Returns after 75, or unacknowledged after 0. RuntimeError: it failed. ClaimLost: TERM ended it, as the claim was
-    lost.
+    Returns after 75, with `job.ended` set, or 0, not acked. RuntimeError: it failed. ClaimLost: the claim was lost; a
+    running command got TERM, and ended.
     """
     more = {"QUEUE_MESSAGE": job.id, "QUEUE_ATTEMPT": str(job.attempt)}
     more |= {"QUEUE_KEY": job.key, "QUEUE_EPOCH": str(job.epoch)}

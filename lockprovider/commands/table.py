@@ -159,7 +159,10 @@ def _partitions(arguments: Any) -> list[str] | None:
 
 
 def _timeline(arguments: Any) -> CommandAnswer:
-    """List all instants or the `--last` ones; with `--svg`, draw them and the audited lock holdings into that file."""
+    """List all or the `--last` instants.
+
+    With `--svg`, draw them and the audited lock holdings into that file, replacing it; the answer only counts both.
+    """
     last, table = arguments.last, opened(arguments)
     if arguments.svg is None:
         return _instants(table, last)

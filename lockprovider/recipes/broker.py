@@ -408,8 +408,8 @@ class Broker(Generic[T]):
     def _answers(self, offer: Offer, operations: Sequence[tuple[T, bool]]) -> list[Any] | None:
         """Ask the broker in `offer`, connecting if needed; return each operation's result or error.
 
-        The flags mark operations that may be done. None: they make no frame. After a broken link each gets `NotHere`,
-        and the broker is avoided for 5 s.
+        The flags mark operations that may be done. None: they make no frame. If connecting or asking fails, each gets
+        `NotHere`, `sent` after asking, and the broker is avoided for 5 s.
         """
         encoded = [[self._codec.encode(operation), was] for operation, was in operations]
         is_sent = False

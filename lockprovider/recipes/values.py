@@ -167,8 +167,8 @@ class FailedNumbers:
     ) -> list[Any]:
         """Call `carry_out` with the operations not held up, if any; return results in order.
 
-        Others get SequenceGap. `named`: each one's number. Records failed ones; an error of `carry_out` fails all, and
-        is raised.
+        Others get SequenceGap. `named`: each one's number. Calls `note` for each result, maybe an error; `carry_out`'s
+        own error is noted for all, and raised.
         """
         gaps = self.held_up(named)
         taken = [operation for index, operation in enumerate(operations) if index not in gaps]

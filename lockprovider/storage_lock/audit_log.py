@@ -183,9 +183,9 @@ class AuditLog:
         return self._wanted
 
     def _put(self, page: _Page, timeout_s: Callable[[], float]) -> None:
-        """Write the whole file if it has grown.
+        """Write the whole file if it has grown, and note version and length in `page`.
 
-        After a conditional write that was not won, it overwrites whatever is stored. Store errors are raised.
+        If the conditional write is not won, overwrites at once whatever is stored. Raises store errors.
         """
         data, version = page.data, page.version
         if len(data) == page.written:

@@ -139,7 +139,8 @@ class Driver:
     def feed(self, event: machine.Event) -> Answer:
         """Step the lease machine by an event, send the requests that it asks for, and feed their answers.
 
-        The caller holds `step_guard`, and carries out a returned `Apply`. None: no effect. Request errors are raised.
+        The caller holds `step_guard`, and carries out a returned `Apply`, then or after release. None: no effect.
+        Request errors are raised.
         """
         while True:
             before = self.state
@@ -433,10 +434,10 @@ class Publisher:
         self._note_applied(decision.pending, set_aside=not all(are_applied))
 
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
-        """Apply one publish; True if it counts as applied.
+        """Apply one publish, from `data` (None: enclosed or staged bytes); True if it counts as applied.
 
-        If its path has other bytes (`breaks`: or its own are unusable), log a warning and return False. Writes details
-        to `set_aside/` then, and their path to `self.set_aside`. Other errors are raised.
+        If `apply` finds other bytes at its path (`breaks`: or its own unusable), log a warning, return False. Writes
+        details to `set_aside/` then, and their path to `self.set_aside`. Raises other errors.
         """
         try:
             apply(self._store, pending, data, left_s)

@@ -129,9 +129,9 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a listing's page, cut to paths after `start_after`, which Azure lacks.
+    """Return a success's `statement` with its page, cut to paths after `start_after`, which Azure lacks.
 
-    An empty NextMarker ends the listing; a missing one is `Unproven`.
+    An empty NextMarker ends the listing; without one, or for other XML, returns `Unproven`.
     """
     container = request.path.partition("/")[0]
     after = (request.start_after or "").partition("/")[2]

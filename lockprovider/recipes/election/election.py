@@ -223,9 +223,9 @@ class Election(Recipe):
         return leads(self._candidate.look(), self.world.monotonic_s())
 
     def watch(self) -> Iterator[LeaderChange]:
-        """Yield `Elected` for the current leader, then each change, until `stop`.
+        """Yield `Elected` for the current leader, if any, then each change of leader or value, until `stop`.
 
-        May miss changes between two reads. Takes one conditional GET each `poll`; Unavailable is ignored.
+        May miss changes between two reads. Takes one conditional GET each `poll`; ignores only Unavailable.
 
         >>> with election.lead():
         ...     next(election.watch()).leader.name

@@ -350,9 +350,9 @@ class ClaimHeartbeat:
                 self._beating.release()
 
     def _beat_on(self) -> None:
-        """Prolong all jobs' claims each third of the shortest `visible_s`, dropping ended and lost jobs.
+        """Prolong all jobs' claims each third of the shortest `visible_s`; drop ended and lost jobs.
 
-        Returns after `close`, or a second without jobs.
+        Under `_beating`, until `close` or a second without jobs; ignores store and queue errors.
         """
         began_s = self._world.monotonic_s()
         while not self._closed:

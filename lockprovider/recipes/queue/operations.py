@@ -131,7 +131,7 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
     """Apply one operation to `contents`; return its result.
 
     Put: a number or PutBefore. Take: Claim or NothingReady. Beat: lost numbers. Redrive, Purge: a count. Others: None.
-    Raises its error, SegmentWanted, or Forgotten: whether a `sent` one is done is unclear.
+    Raises its error, Forgotten (whether a `sent` one is done is unclear), or SegmentWanted: use a new copy.
     """
     match operation:
         case Put():

@@ -155,9 +155,9 @@ class LogObjects:
         return version if before == slot - slots else None
 
     def put(self, head: Head, data: bytes, condition: Version | Absent) -> Outcome:
-        """Write a slot if its place is absent, or has the version `condition`; cache a won version.
+        """Write if the slot's place is absent or has version `condition`; cache won versions.
 
-        Each 64th updates the manifest's hint in the background.
+        Tests the store once; raises store errors. Each 64th slot won updates the manifest's hint in the background.
         """
         self._store_check.require()
         path = self.slot_path(head.slot)

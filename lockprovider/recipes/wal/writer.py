@@ -89,9 +89,10 @@ class LogWriter:
         return handover.outcomes(handover.with_left_out(turn.results), self._unknown)
 
     def _draft_after(self, turn: Appending, handover: Handover[LogOperation], last: Head) -> Appending:
-        """Let the broker that `last` names do the batch, or draft what `to_carry_out` leaves as the slot after `last`.
+        """Let the broker that `last` names do the batch, or draft `to_carry_out` as the slot after `last`.
 
-        Returns the batch's next state: done, write, or, if the broker left any undone, find the end again.
+        Returns the batch's next state: done, write, or, if the broker left any undone, find the end again. `handover`
+        notes what is left out or sent.
         """
 
         def adds_a_name(operation: LogOperation) -> bool:

@@ -271,7 +271,10 @@ def _read(table: TableContext, path: str) -> bytes | None:
 
 
 def _victims(table: TableContext, timeline: Timeline, unread: dict[str, str]) -> frozenset[str]:
-    """Read completed rollbacks and restores; return the begin times they undid; add errors to `unread`."""
+    """Read completed rollbacks and restores; return the begin times they undid.
+
+    Raises Unavailable; adds other errors to `unread` by path.
+    """
     begins: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):

@@ -79,9 +79,10 @@ def encode_base_file(
 ) -> WrittenFile:
     """Encode a base file in memory, with meta columns, key range and bloom filter.
 
-    `parts`, at least one, are `fresh` rows, with a record key column unless `keys` has all keys in order. `known`, a
-    base file with the first keys, and `key_filter`, that of all, save work. NOT checked: that keys are unique and not
-    empty, and `known` and `key_filter` theirs. Raises `UnsupportedSchema` unless types are canonical.
+    `parts`, at least one, are `fresh` rows, with a `_hoodie_record_key` column unless `keys` has all keys in order.
+    `columns`: all except meta columns. `known`, a base file with the first keys, and `key_filter`, `encode_filter` of
+    all, save work. NOT checked: that keys are unique and not empty, and `known` and `key_filter` theirs. Raises
+    `UnsupportedSchema` unless types are canonical.
     """
     met: list[pa.Array] = []
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()

@@ -250,7 +250,10 @@ def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
 
 
 def encode_restore(begin: str, victims: Sequence[Victim], paths: Mapping[str, Iterable[str]], took_ms: int) -> bytes:
-    """Encode a completed restore with each victim's rollback record and, by its begin time, deleted `paths`."""
+    """Encode a completed restore with its victims' rollback records.
+
+    `paths`: by a victim's begin, files deleted, if any, relative to the table.
+    """
     record = {
         "startRestoreTime": begin,
         "timeTakenInMillis": took_ms,

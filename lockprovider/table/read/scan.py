@@ -247,9 +247,9 @@ def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> _
 
 
 def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
-    """Yield a base file's unfiltered rows, without row groups that the bound excludes.
+    """Yield a base file's unfiltered rows as `scan.read`, without row groups that the bound excludes.
 
-    `ahead` decodes in several threads. With a filter, caches the footer's note.
+    Logs are ignored. `ahead` decodes in several threads. With a filter, caches the footer's note.
     """
     with reading(file_slice.path):
         fragment = _fragment(place, file_slice)

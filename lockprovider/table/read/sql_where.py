@@ -116,7 +116,10 @@ class _Parser:
         group.all_of.add(steps, start)
 
     def _question(self) -> Iterator[FilterStep]:
-        """Consume one question, such as `fare > 3`; return its steps, operators last. Raises InvalidInput."""
+        """Consume one question like `fare > 3` at once; return steps, operators last.
+
+        Raises InvalidInput, also for leading `(` or `not`.
+        """
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()

@@ -187,9 +187,10 @@ def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool)
 
 
 def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
-    """Compute the digest of archive rows: the writes' greatest times and, if `streams`, each stream's greatest batch.
+    """Digest of archive rows: the writes' greatest times and, if `streams`, each stream's greatest batch.
 
-    `rows` then have `metadata`. A batch comes with its commit's file name.
+    Rows have `instantTime`, `completionTime`, `action` and, if `streams`, `metadata`. A batch comes with its commit's
+    file name.
     """
     begin = completion = ""
     batches: dict[str, tuple[int, str]] = {}

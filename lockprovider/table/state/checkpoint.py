@@ -31,7 +31,7 @@ def checkpoint_path(log: str, number: int) -> str:
 def find(store: Store, log: Log) -> Checkpoint | None:
     """Read the newest valid checkpoint among the last `KEPT` of `log`; else None.
 
-    It is invalid if `log` does not reach back to it.
+    It is invalid if damaged, or if `log` does not reach back to it.
     """
     last = log.next // EVERY
     for number in range(last, max(0, last - KEPT), -1):

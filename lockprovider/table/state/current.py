@@ -210,10 +210,10 @@ class CurrentState:
         return replace(view, is_combined=is_combined, has_jvm_writers=has_jvm_writers)
 
     def now_and_pending(self) -> tuple[TableView, Timeline]:
-        """Return the table now, and a timeline with pending instants.
+        """Read and cache the table; return it and a timeline with pending instants.
 
-        With a log of a long timeline, it lacks older instants without a heartbeat. It is complete if over `_OLD` have
-        one, or the log lacks a listed write.
+        If over `_RECENT` writes are cached, this timeline lacks older instants without a heartbeat. It is complete if
+        over `_OLD` have one, or the lock's log lacks a listed write.
         """
         since, pending = _begin_of_recent(self._knowledge.latest), None
         if since:
@@ -257,7 +257,7 @@ class CurrentState:
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """Read the lock record; None without one, or if it or its log is damaged."""
+        """Read and keep the lock record, by one `Lock.look`; None without one, or if it or its log is damaged."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:

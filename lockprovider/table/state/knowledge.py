@@ -266,7 +266,7 @@ class TableKnowledge:
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
     """Change `slices` in place: drop the file groups that a completed write ended, add its files.
 
-    Skips change-data logs, and files older than the group's base.
+    Apply writes once, in completion order. Skips change-data logs, and files older than the group's base.
     """
     for ended in metadata.ended:
         slices.pop(ended, None)

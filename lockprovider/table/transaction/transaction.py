@@ -103,9 +103,10 @@ class Transaction:
 
     @classmethod
     def resume(cls, table: TableContext, begin: str) -> Transaction:
-        """Transaction of another process's pending instant, on the current snapshot; starts its heartbeat.
+        """Transaction of another process's inflight instant, on the current snapshot; starts its heartbeat.
 
-        A replacecommit replaces the whole snapshot. Raises `Aborted` if the instant is not pending.
+        That process may live. A replacecommit replaces the whole snapshot. Raises `Aborted` unless the instant is
+        inflight with a heartbeat.
         """
         txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
@@ -407,8 +408,8 @@ class Transaction:
     def _look_for_keys(self, stats: Sequence[WriteStat]) -> KeyCheck | None:
         """Check new keys against the table; return the check to repeat at the commit, None with buckets.
 
-        Lists the timeline, reads keys, except with buckets. Raises `InvalidRecords` for an INSERT's known keys or a
-        merge-on-read table, `WriteConflict` for any write's keys inserted since.
+        Without buckets it lists the timeline, reads keys, and raises `WriteConflict` for keys inserted since
+        `timeline`. Raises `InvalidRecords` for an INSERT's known keys, and on a merge-on-read table for any write.
         """
         if self.config.is_merge_on_read:
             raise InvalidRecords(

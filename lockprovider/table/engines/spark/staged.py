@@ -195,9 +195,9 @@ _NONE = pa.schema([(tasks.KEY, pa.string()), (tasks.PARTITION, pa.string())]).em
 def _groups(
     writer: GroupWriter, numbered: tasks.Numbered, keys: pa.ChunkedArray, partitions: pa.DictionaryArray
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row numbers, ascending, and their file groups' numbers: each group with the key, else a new one (negative).
+    """Row numbers, ascending, and their groups' numbers in `numbered`; negative: new in its partition.
 
-    Reads the stored keys, unless the table has a bucket index.
+    Each of its partition's groups with the key, else a new one; reads stored keys. With a bucket index: the bucket's.
     """
     if writer.config.bucket_index is not None:
         row_buckets = _numbers(keys, lambda chunk: buckets_of_keys(writer.config, chunk).to_numpy())

@@ -505,7 +505,8 @@ class StatementRun:
     ) -> Clause:
         """Translate a clause; an insert makes unnamed columns null.
 
-        InvalidInput: a key column set otherwise than in `on`, or omitted by an insert; `*` if `source` lacks a column.
+        `on` maps key and partition columns to source columns. InvalidInput: a key set otherwise, or omitted by an
+        insert; `*` if `source` lacks a table column.
         """
         if clause.verb == "delete":
             return MatchedDelete(clause.where)

@@ -123,7 +123,7 @@ class _Starter:
         self._asked.put((call, over, errors))
         while wait and not over.acquire(timeout=SLICE_S):
             self._begin()
-            if not self._asked.empty():  # the new thread itself waits here, in a finalizer
+            if not self._asked.empty():  # the new thread itself waits, in a finalizer
                 _thread.start_new_thread(self._help, ())
         if errors and wait:
             raise errors[0]

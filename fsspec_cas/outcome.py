@@ -47,7 +47,7 @@ class Version:
         if isinstance(given, str):
             return cls.parse(given)
         version = getattr(given, "version", None)
-        if isinstance(version, cls):  # The repr of a Content holds the whole object.
+        if isinstance(version, cls):  # A Content's repr holds the whole object.
             raise InvalidVersion(f"a {type(given).__name__} is not a version: give its `version`, '{version}'")
         if isinstance(given, Absent):
             raise InvalidVersion("ABSENT is not a version: put_if_absent writes where no object exists")

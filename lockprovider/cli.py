@@ -15,7 +15,7 @@ from lockprovider.commands.arguments import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
 from lockprovider.recipes import errors
 
-# Modules imported only for their commands; their `add_<name>` sets `run`.
+# Imported only for their commands; their `add_<name>` sets `run`.
 LATE: dict[str, tuple[str, str]] = {
     "elect": ("lockprovider.commands.election", "Run a command while this process leads an election."),
     "leader": ("lockprovider.commands.election", "Show the leader of an election."),

@@ -83,10 +83,10 @@ HONOURED = frozenset(
     }
 )
 
-# They concern JVM writers only, or the table's properties decide.
+# They concern only JVM writers, or the table's properties decide.
 WITHOUT_EFFECT = frozenset(
     {
-        # JVM Hudi repeats `wait_time_ms`; here that is the whole wait.
+        # JVM Hudi repeats `wait_time_ms`, here the whole wait.
         "hoodie.write.lock.num_retries",
         "hoodie.write.lock.max_wait_time_ms_between_retry",
         "hoodie.write.lock.client.num_retries",
@@ -188,7 +188,7 @@ _VALUES = {
     "hoodie.write.commit.callback.on": ("FALSE",),
     "hoodie.write.concurrency.early.conflict.detection.enable": ("FALSE",),
     "hoodie.write.concurrency.schema.conflict.resolution.enable": ("TRUE",),
-    # A writer cannot choose these properties of a table.
+    # Writers cannot choose these properties.
     "hoodie.populate.meta.fields": ("TRUE",),
     "hoodie.table.cdc.enabled": ("FALSE",),
     "hoodie.table.format": ("NATIVE",),

@@ -18,7 +18,7 @@ INK, FAINT, GRID, RED = "#24292f", "#6e7781", "#e7eaee", "#cf222e"
 LANE, BOX = 28, 16
 _TOP, _AXIS, _LEFT, _RIGHT, _MARGIN = 84, 36, 152, WIDTH - 60, 24
 _LEAST_PX = 2.0
-_LETTER_PX, _TITLE, _NAME = 7, 80, 15  # width of a letter, and the letters that fit
+_LETTER_PX, _TITLE, _NAME = 7, 80, 15  # a letter's width; letters that fit
 _TICKS = 8
 _STEPS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000),
@@ -35,7 +35,7 @@ _PATHS: dict[Shape, str] = {
     "diamond": "M 0 -4 l 4 4 l -4 4 l -4 -4 z",
     "line": "M 0 -12 v 24",
 }
-_BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}  # below its box, and above it
+_BESIDE: dict[Shape, int] = {"triangle": BOX // 2 + 3, "diamond": -BOX // 2}
 
 
 @dataclass(frozen=True, slots=True)

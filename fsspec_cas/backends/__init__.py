@@ -35,7 +35,7 @@ _BACKENDS = {
 }
 _OBSTORE = "obstore"
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
-# Options that fsspec or botocore take from `**kwargs`.
+# Of fsspec's or botocore's `**kwargs`.
 _HIDDEN_OPTIONS = frozenset(
     {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time"}
     | {"max_paths", "profile", "session_vars", "event_hooks", "include_builtin_handlers"}
@@ -79,7 +79,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Return a URL's filesystem and path; an option that is unknown or contradicts the URL's raises InvalidInput."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
-    # Not `url_to_fs`, which takes the `::` of a multi-region access point for a chain of URLs.
+    # `url_to_fs` takes a multi-region access point's `::` for a chain of URLs.
     kind = get_filesystem_class(split_protocol(url)[0] or "file")
     check_options(kind, options)
     url_options = kind._get_kwargs_from_urls(url)  # noqa: SLF001
@@ -88,7 +88,7 @@ def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | None:
     summary = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
-    if isinstance(error, OSError):  # its text may be a URL that contains the token
+    if isinstance(error, OSError):  # its text may contain the token
         return Unavailable(f"{summary}; check the network, and that the file given as `token` exists")
     if isinstance(error, KeyError) or type(error).__module__.startswith("google.auth."):
         return AccessDenied(f"{summary}: {error}; check token and project, or the credentials of this machine")

@@ -77,7 +77,7 @@ class LocalBackend(Backend):
         """
         with _as_store_error(path):
             try:
-                # Without O_NONBLOCK, opening a pipe without a writer would block. `open` closes it if it is a folder.
+                # Without O_NONBLOCK, opening a pipe without a writer would block.
                 with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                     stat = os.fstat(file.fileno())
                     refuse_non_file(stat, path)
@@ -248,7 +248,7 @@ def _temporary(
     """
     path = _temporary_name(target, write_id)
     try:
-        # The replaced file may be private, so its successor is until it has the same mode.
+        # The replaced file may be private: the new one is until it has its mode.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if replaces else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -300,7 +300,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[int | None]:
             raise NotSupported(f"{problem}, which conditional writes need: use a local file system") from error
         yield descriptor if locked else None
     finally:
-        # Closing does not unlock while a forked child has a copy of the descriptor.
+        # Closing does not unlock while a forked child has the descriptor.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         _FLOCKS.discard(descriptor)

@@ -111,7 +111,7 @@ class _Call(Generic[T]):
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
-        elif not self._begun:  # the caller was interrupted before the submission
+        elif not self._begun:  # interrupted before the submission
             self._coroutine.close()
             self.over.set()
 

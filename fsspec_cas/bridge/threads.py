@@ -248,7 +248,7 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
 
 BACKGROUND = Background()
 
-# The first `finalize` registers the exit function that closes the filesystems' sessions; ours must run before.
+# The first `finalize` registers the exit function that closes filesystems' sessions; ours must run before.
 weakref.finalize(BACKGROUND, int)
 atexit.register(BACKGROUND.wait, _AT_EXIT_S)
 if hasattr(os, "register_at_fork"):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ROUNDS = 2
 _MATCHES = 2
-_PAIRS = 4  # each at its own path: more writers at one path detect no more
+_PAIRS = 4  # each at its own path: more at one path detect no more
 _TIMEOUT_S = 30.0
 _TRIES = 8
 _AFTER_S = 0.5  # lets requests time out first

@@ -218,7 +218,7 @@ def _work(arguments: Any) -> None:
     queue.stat()  # raises for a wrong place
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            # On a thread, as the main thread may hold what `stop` needs.
+            # The main thread may hold what `stop` needs.
             signal.signal(number, lambda *_: Worker(queue.stop, "queue-stop").start())
     worked = queue.work(
         lambda job: _run(words, job),

@@ -77,7 +77,7 @@ class CommandResult:
     outcome: str
     code: int
     why: str = ""
-    reason: str | None = None  # why the lease was lost
+    reason: str | None = None
     epoch: int | None = None
     held_s: float | None = None
 
@@ -253,7 +253,7 @@ def passed_signals() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-# Line 1 names a process or (negative) group. End of file: this process has died; line 2: all is well.
+# Line 1: a process or (negative) group. End of file: this process has died; line 2: all is well.
 # $1: seconds between TERM and KILL, or empty.
 _GUARD = (
     'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; '
@@ -279,7 +279,7 @@ class Child:
         self._grace_s = grace_s
         self._on_end = on_end
         self.own_group = not sys.stdin.isatty()  # else the terminal's signals reach the command
-        # First, so that the command runs unguarded for one line only.
+        # First: the command runs unguarded for one line only.
         self._guard = subprocess.Popen(  # noqa: S603 - fixed words
             ["/bin/sh", "-c", _GUARD, "guard", "" if grace_s is None else f"{grace_s:.3f}"],
             stdin=subprocess.PIPE,
@@ -328,7 +328,7 @@ class Child:
             self._guard.communicate(last)
 
     def _wait(self) -> None:
-        if hasattr(os, "waitid"):  # WNOWAIT leaves a zombie, so that no other process gets its number
+        if hasattr(os, "waitid"):  # WNOWAIT leaves a zombie: no other process gets its number
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()

@@ -141,7 +141,7 @@ class StateServer:
     def _close(self, connection: Any) -> None:
         self._heard(connection)
         assert self._loop is not None  # noqa: S101
-        self._loop.call_soon(connection.force_close)  # delayed, as a new connection has no transport yet
+        self._loop.call_soon(connection.force_close)  # a new connection has no transport yet
 
     def _heard(self, connection: Any) -> None:
         if (timer := self._silent.pop(connection, None)) is not None:

@@ -317,8 +317,6 @@ def _doctor(arguments: Any) -> CommandAnswer:
     return CommandAnswer(entries, title, columns, tuple(rows), below, REFUSED if wrong else DONE)
 
 
-# A box is pale from its last file to the lock's acquisition, then black until its commit.
-
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 _WAIT = "#b9d3f0"
 _LOOKS: dict[BarKind, tuple[str, str]] = {

@@ -206,7 +206,7 @@ def _month_by_month(
     """
     deliveries = len(proof.plan(worker.job.months))
     while True:
-        is_ingest_gone = worker.hears("ingest")  # read before the history, which is complete if ingest has ended
+        is_ingest_gone = worker.hears("ingest")  # first: the history is complete if ingest has ended
         history = worker.history()
         months = remaining(history)
         finished = sum(commit.role == worker.role for commit in history)
@@ -219,7 +219,7 @@ def _month_by_month(
             Machine().sleep(POLL_S)
 
 
-# sort_array + element_at give the lower median in integers; percentile functions use doubles.
+# The lower median in integers; percentile functions use doubles.
 FILL = """
 with usual as (
   select origin, dest,
@@ -699,7 +699,7 @@ def s3_server(start_s: float = 60.0) -> Iterator[tuple[str, dict[str, Any]]]:
         "client_kwargs": {"region_name": "us-east-1"},
     }
     with tempfile.TemporaryDirectory(prefix="seaweedfs-", ignore_cleanup_errors=True) as folder:
-        # gRPC ports default to the port + 10000, which may be in use.
+        # gRPC's default, the port + 10000, may be in use.
         words = [
             *(f"-{name}.port={port}" for name, port in zip(services, ports, strict=False)),
             *(f"-{name}.port.grpc={port}" for name, port in zip(services, ports[len(services) :], strict=True)),

@@ -18,7 +18,7 @@ from lockprovider.words import storable
 
 T = TypeVar("T")
 ProducerNumber = tuple[Hashable, int]
-UNNAMED = "~"  # prefix of names of the library
+UNNAMED = "~"  # prefix of the library's names
 _LONGEST_NAME = 1000  # characters
 _LONGEST_TEXT = 1 << 16  # characters
 _MOST_RANGES = 1000

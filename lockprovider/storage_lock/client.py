@@ -405,7 +405,7 @@ class Client:
             elif isinstance(driver.state, (machine.Held, machine.Rolling)):
                 answer = driver.feed(machine.Renew(driver.moment()))
         if self.publisher.publish_guard.acquire(blocking=False):
-            until_s = self.world.monotonic_s() + self.settings.renew  # the next renewal must not wait longer
+            until_s = self.world.monotonic_s() + self.settings.renew  # the next renewal must not wait
             try:
                 self.publisher.apply_left(
                     lambda: min(self.publisher.left_s(), max(LEAST_S, until_s - self.world.monotonic_s()))

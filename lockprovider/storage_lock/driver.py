@@ -411,7 +411,7 @@ class Publisher:
                     record = None if seen is None else seen.record
                     stored_digest = digest_at(self._store, pending.path)
                     verdict = machine.settle_commit(pending, self._me.owner, epoch, record, stored_digest)
-                    # A JVM writer that drops `pending` does not stop a sent write.
+                    # A JVM writer that drops `pending` stops no sent write.
                     return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
                 case _:
                     return "not_committed"

@@ -189,7 +189,7 @@ class Lease:
             ended = publisher.commit(pending, data, new=new, over=self._over)
             if ended is None:
                 return
-            tried = publisher.tried(pending)  # after `_learn` another thread may begin the next lease
+            tried = publisher.tried(pending)  # after `_learn` the next lease may begin
             if ended is not _RELEASED:
                 self._learn(ended)
             verdict = publisher.settle(pending, self.epoch, tried=tried)

@@ -178,7 +178,7 @@ class Lock:
                     message = f"another thread of this process holds {client.where!r}"
                     raise NotAcquired(message, owner=client.owner)  # noqa: TRY301 - the turn is left below
                 self.require_safe_store(left_s())
-                # Before a commit has freed the lock, a take would wait for the commit's late writers.
+                # Until a commit has freed the lock, a take would wait for its late writers.
                 client.committer.resting.wait(min(_FREED_S, left_s()))
                 acquire(client, Wish(keeps_log, deadline_s))
                 lease = Lease(client, self._on_lost, turn, self._acquiring_thread())

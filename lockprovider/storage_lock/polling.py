@@ -14,7 +14,7 @@ FIRST_S = 0.15  # first pause outside the waiters; a waiter's allowed delay
 _SHARE = 0.5  # of the time waited in vain
 _POLLS = 6
 _LATENCIES = 3  # a waiter polls that early, and may be that late
-# A join makes the holder write again: if all joined, its turn would not end.
+# A join makes the holder write again: if all joined, no turn would end.
 _UNKNOWN_TURN_S = 0.2
 _JOIN_BURST = 4  # one join in three or four succeeds
 

@@ -169,7 +169,7 @@ class WriteConflict(TableError):
         self.file_groups = file_groups
         self.keys = keys
         self.tries = 0
-        # BaseException gets all arguments, so that a worker process can pickle the error to its parent.
+        # BaseException gets all arguments, so that the error can be pickled.
         super().__init__(instant, lost_to, file_groups, keys)
 
     def __str__(self) -> str:

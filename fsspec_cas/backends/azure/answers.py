@@ -27,7 +27,7 @@ from fsspec_cas.outcome import Version
 _ID = "x-ms-request-id"
 _CODE = "x-ms-error-code"
 _META = "x-ms-meta-"
-BLOB_ID_KEY = "cas_id"  # Azure's metadata names are C# identifiers, without hyphens
+BLOB_ID_KEY = "cas_id"  # Azure's metadata names are C# identifiers
 _FOLDER_MARK = "hdi_isfolder"
 
 AZURE_STATUSES = MappingProxyType(

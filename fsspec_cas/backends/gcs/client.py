@@ -95,7 +95,7 @@ class GcsBackend(AioBackend):
             headers=headers,
             data=http_request.body,
             allow_redirects=False,
-            # Half of the time is for connecting: a silent host then certainly got no request.
+            # Half is for connecting: a silent host then certainly got no request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=trip.patience_s / 2),
         )
         async with within(trip.patience_s):

@@ -137,7 +137,7 @@ class _S3Reply:
         """Return what the reply proves: by an error document, a success's document, or status and headers."""
         form, verb = FORMS[self.request.verb], self.request.verb
         succeeded = self.reply._status in form.statuses
-        # A successful read's body is the object's, even if it looks like an error.
+        # A successful read's body is the object, even if it looks like an error.
         root = None if verb is Verb.GET and succeeded else _document(self.reply._body)
         if root is not None and _name(root) == "Error" and (code := _text(root, "Code")):
             return self._error(code, root)

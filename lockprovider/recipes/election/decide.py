@@ -17,7 +17,7 @@ from lockprovider.bounded import LATEST_MS, as_flag, parse_object, text_in, unde
 from lockprovider.recipes.errors import MalformedObject
 from lockprovider.recipes.values import check_format, copied
 
-# JSON of the fields and "format": 1. `owner` is the candidate's id, `heir` is to lead next, `write` is the write's id.
+# JSON of the fields and "format": 1. `owner` and `write` are ids, `heir` is to lead next.
 _FORMAT = 1
 _LARGEST = 4 << 20  # bytes
 LARGEST_VALUE = 3 << 20  # bytes
@@ -84,7 +84,7 @@ def decode_election(data: bytes, path: str) -> ElectionRecord:
         )
 
 
-STAMPS_S = 1.0  # the store's times are cut to whole seconds
+STAMPS_S = 1.0
 _POLL_EVEN = 0.5
 
 

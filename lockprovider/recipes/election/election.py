@@ -325,7 +325,7 @@ class AsyncElection(RecipeForTasks[Election]):
         ...     term.check()
         """
         term = await on_thread(lambda: self._sync.lead(timeout), undo=_leave)
-        term.thread = threading.current_thread()  # the term must lapse if the loop's thread dies
+        term.thread = threading.current_thread()  # the term lapses if the loop's thread dies
         try:
             yield AsyncTerm(term)
         finally:

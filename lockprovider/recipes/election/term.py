@@ -113,7 +113,7 @@ class Candidate:
             if left_s <= 0:
                 raise self.over(leading, "it was not renewed in time", LossReason.LAPSED)
             record = replace(leading.record, **(changes or {}), write=self.world.new_id())
-            # a hanging request must not hide the end of the term until others may lead
+            # a hanging request must not hide the term's end
             outcome = self._put(record, leading.version, min(_REQUEST_S, max(left_s, self.me.margin_s / 2)))
             if isinstance(outcome, Won):
                 return decide.term_after(self.me, record, outcome.version, sent_s)

@@ -52,7 +52,7 @@ SETTLED = 1024  # ended claims
 VISIBLE_S, MAX_ATTEMPTS, MAX_BYTES = 600.0, 5, 4 << 20
 LARGEST_QUEUE = LARGEST_OBJECT
 DONE = {"ack": "acked", "nack": "returned", "bury": "buried"}
-PRODUCERS = 1000  # named producers, and as many unnamed ones
+PRODUCERS = 1000  # named, and as many unnamed
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 

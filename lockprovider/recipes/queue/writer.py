@@ -171,7 +171,7 @@ class QueueWriter:
             if isinstance(outcome, Won):
                 return handover.outcomes(results, self._unknown)
             if outcome is None and results and not max_age_s:
-                if version != progress.base:  # else the last try may still be done
+                if version != progress.base:  # else the last try may be done
                     self._remove_unnamed(progress, contents)
                 return handover.outcomes(results, self._unknown)
             if outcome is not None:

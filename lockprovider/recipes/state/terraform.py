@@ -75,7 +75,7 @@ class TerraformBackend:
     state: State[bytes]
     _held: _Held | None = None
     _released: str = ""  # ID of the last lock
-    _unreleased: int = 0  # its epoch, if the store failed to release it
+    _unreleased: int = 0  # its epoch, if its release failed
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, method: str, query: str, body: bytes) -> Reply:

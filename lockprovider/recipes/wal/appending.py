@@ -312,7 +312,7 @@ class Appending:
             table = self.drafted.head.producers
             for operation, is_in in zip(self.operations, self.drafted.carried, strict=True):
                 if is_in and isinstance(operation, Append):
-                    taken = table.get(operation.producer)  # None: later operations of the batch needed its room
+                    taken = table.get(operation.producer)  # None: later operations needed its room
                     if taken is not None and taken.client == operation.client:
                         epochs[operation.client] = taken.epoch
         return epochs

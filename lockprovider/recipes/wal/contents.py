@@ -205,8 +205,7 @@ def _reader(name: str) -> str:
 # The last slot alone shows what the log has of each producer. `batch`, the write's id, settles a lost answer, and makes
 # each write's bytes differ. An optional "broker" names the processes that write for others: {host:[address,key]}.
 #
-# A sealed log's last slot has "sealed" (the next log, or ""), no records, and format 2, which versions without seals
-# refuse.
+# A sealed log's last slot has "sealed" (the next log, or ""), no records, and format 2.
 _FORMAT, _SEALED_FORMAT = 1, 2
 _LENGTH = 4
 

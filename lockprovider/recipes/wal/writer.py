@@ -317,7 +317,7 @@ class Appender(ProcessBound):
         """
         with self._guard:
             waiting = [*self._waiting]
-        self._batcher.await_end(waiting)  # `wait_all` would cancel records of other threads
+        self._batcher.await_end(waiting)  # `wait_all` would cancel other threads' records
         for answer in waiting:
             answer.result()
 

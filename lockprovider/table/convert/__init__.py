@@ -1,7 +1,4 @@
-"""Conversion of rows to a table's columns.
-
-May import: errors, format and below.
-"""
+"""Conversion of rows to a table's columns."""
 
 from lockprovider.table.convert.columns import READ, WRITE, Rules
 from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan, read_as

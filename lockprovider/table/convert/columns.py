@@ -116,11 +116,10 @@ _ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
 )
 
 
-# Decisions:
 # - float64 into float32 must be exact: a filter `f = 0.1` would no longer find 0.1.
 # - A date into a timestamp is refused: engines differ in whose midnight it is.
 # - -0.0 fits integers and decimals, and loses its sign.
-# - float64 refuses every int64 beyond 2**53: casting back saturates on some processors.
+# - float64 refuses int64 beyond 2**53: casting back saturates on some processors.
 # - Two equal keys in a map are refused: log files and JVM rewrites would keep one.
 # - A write widens no column; JVM Hudi does (int to bigint).
 WRITE = Rules.of(

@@ -111,7 +111,7 @@ def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
     """
     floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if (np.abs(floats.astype(np.float64)) > 10.0 ** (column.precision - column.scale)).any():
-        raise WouldChange  # pyarrow would parse a number with many more digits as 0.
+        raise WouldChange  # pyarrow would parse many more digits as 0.
     large = np.abs(floats) >= 2.0 ** np.finfo(floats.dtype).nmant
     texts = values.cast(pa.string())
     if large.any():

@@ -52,7 +52,7 @@ def read_as(rows: pa.Table | pa.RecordBatch, columns: pa.Schema) -> pa.Table:
     return compile_plan(found, columns, rules=READ)(rows)
 
 
-# A step raises `_ValueMisfit` for a value that does not fit, TooLong beyond 32-bit offsets.
+# A step raises `_ValueMisfit`, or TooLong beyond 32-bit offsets.
 
 
 def _same(values: pa.Array) -> pa.Array:
@@ -273,7 +273,7 @@ def _struct_of(steps: Iterable[tuple[int | None, Convert]], fields: Sequence[pa.
                 converted.append(pa.nulls(len(values), target.type))
             elif target.nullable or not some:
                 converted.append(step(parts[index]))
-            else:  # Under a null struct, a required field gets the value of another row.
+            else:  # Under a null struct, a required field gets another row's value.
                 is_present = values.is_valid()
                 numbers = np.cumsum(is_present.to_numpy(zero_copy_only=False)) - 1
                 converted.append(step(parts[index].filter(is_present)).take(pa.array(np.maximum(numbers, 0))))
@@ -299,7 +299,7 @@ def _map_of(keys: Convert, items: Convert, target: pa.DataType, misfit: Misfit |
 
     def run(values: pa.Array) -> pa.Array:
         """Convert an array of maps."""
-        # maps as lists of structs, without a copy
+        # lists of structs, without a copy
         inner, buffers = values.values, values.buffers()[:2]
         entries = pa.Array.from_buffers(
             pa.list_(inner.type), len(values), buffers, values.null_count, values.offset, children=[inner]

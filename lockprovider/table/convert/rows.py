@@ -1,6 +1,6 @@
 """Input of rows: pandas or polars frames, and pyarrow Tables, RecordBatches and readers.
 
-Columns keep the Arrow types of their library. NaN of pandas becomes null, NaN of Arrow stays.
+Columns keep the Arrow types of their library. NaN of Arrow stays.
 """
 
 from __future__ import annotations

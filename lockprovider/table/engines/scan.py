@@ -165,7 +165,7 @@ def short_for(
     def method(self: _Of, /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Rows:
         return read(scan(self, *args, **kwargs))
 
-    # Hints are resolved here: the module of the new method may not know the type.
+    # Resolved here: the new method's module may not know the type.
     name, returned = read.__name__, get_type_hints(read)["return"]
     method.__name__, method.__qualname__ = name, f"{scan.__qualname__.rpartition('.')[0]}.{name}"
     method.__module__, method.__doc__ = scan.__module__, f"Short for `scan(...).{name}()`."

@@ -1,4 +1,1 @@
-"""Data files of a table, without lock and transaction.
-
-May import: convert, timeline, format and below.
-"""
+"""Data files of a table, without lock and transaction."""

@@ -115,7 +115,7 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     last = np.zeros(count, dtype=np.int64)
-    last[codes] = places  # The last stays.
+    last[codes] = places
     return last
 
 

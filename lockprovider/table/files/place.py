@@ -1,7 +1,7 @@
 """`TablePlace`, which opens a table's files in any process, and its notes of their footers.
 
-Footer notes avoid reading footers again; `services.checkpoint` shares them in the lock folder (SPECIFICATION.md,
-"Footers"). They never expire: file names are never reused.
+`services.checkpoint` shares the notes in the lock folder (SPECIFICATION.md, "Footers"). They never expire: file names
+are never reused.
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """
@@ -45,7 +45,7 @@ _VERSION = 1
 _LEVEL = 1  # Filters compress badly.
 _ONE_BY_ONE = 64
 _OBJECTS = 16  # More objects are merged.
-_MERGED = "m"  # suffix of a merged object
+_MERGED = "m"  # suffix
 _KEPT = 2  # sources, for readers that listed them
 _FILTER_BYTES = 4096  # of 512 keys
 _FILTERS_BYTES = 4 << 20  # of all filters in one object

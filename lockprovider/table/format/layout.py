@@ -23,7 +23,7 @@ HISTORY = ".hoodie/timeline/history"
 PROPERTIES = ".hoodie/hoodie.properties"
 PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
-STAGED = "staged-"  # prefix of a Spark write's folder of staged rows, next to the markers
+STAGED = "staged-"  # prefix of a Spark write's folder, next to the markers
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
 # The JVM's rules for split buckets and bucket numbers by partition.
@@ -62,7 +62,7 @@ class InstantState(str, Enum):
     COMPLETED = "completed"
 
 
-# Hudi names completed services by the action with their effect.
+# Hudi names completed services by their effect's action.
 _COMPLETED_AS = {
     Action.CLUSTERING: Action.REPLACECOMMIT,
     Action.COMPACTION: Action.COMMIT,
@@ -102,7 +102,7 @@ class Instant:
         if self.state is InstantState.COMPLETED:
             return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
         if self.action is Action.COMMIT and self.state is InstantState.INFLIGHT:
-            return f"{self.begin}.inflight"  # Hudi's old name, without an action
+            return f"{self.begin}.inflight"  # Hudi's old name
         return f"{self.begin}.{self.action.value}.{self.state.value}"
 
 

@@ -40,7 +40,7 @@ from lockprovider.table.format.service_metadata import PlannedSlice, encode_comp
 LISTING = "files"
 ALL_PARTITIONS = "__all_partitions__"
 _ROOT = "."
-_TYPES = {True: 1, False: 2}  # of all partitions, of one
+_TYPES = {True: 1, False: 2}
 
 
 class ListedFile(NamedTuple):

@@ -281,7 +281,7 @@ def changes_since(
 
         Stale: cleaning may have removed files; HistoryGone: missing files, lost commits, or an unknown start.
         """
-        # A listing of several pages may lack the earlier of two commits. A second has both.
+        # A paged listing may lack the earlier of two commits. A second has both.
         latest = latest_checkpoint(table.timeline(), order)
         timeline = table.timeline()
         archived = table.current.last_archived
@@ -335,7 +335,7 @@ def _changes(
         refuse_gone(table, timeline, before, is_read, "before these changes")
     names = list(dict.fromkeys((*result.names[1:], *_NEEDED)))
     old, new = (plan_scan(snapshot, schema, table.config(), columns=names) for snapshot in (before, then))
-    # Whole partitions, since rows may move between file groups.
+    # Whole partitions: rows may move between file groups.
     parts = (
         PartitionChanges(_within_groups(old, *group), _within_groups(new, *group), result) for group in groups.items()
     )

@@ -96,7 +96,7 @@ class OneOf:
         if len(array) == 1:
             return pc.equal(column, array[0])
         if types.is_floating(self.kind):
-            column = pc.add(column, pa.scalar(0.0, self.kind))  # The addition turns -0.0 into 0.0.
+            column = pc.add(column, pa.scalar(0.0, self.kind))  # This turns -0.0 into 0.0.
         return pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=array), pa.scalar(None, pa.bool_()))
 
     @property

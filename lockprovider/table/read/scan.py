@@ -121,7 +121,7 @@ def to_table(
     """Read into memory, up to 4 slices at once if some have logs; `progress` wraps their iterator."""
     reads = [partial(_read_batches, place, scan, file_slice) for file_slice in scan.slices]
     most = _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
-    # pyarrow decodes slices without logs by several threads.
+    # pyarrow's threads decode slices without logs.
     parts = progress(in_order(reads, 1 if scan.merged is None else most))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 

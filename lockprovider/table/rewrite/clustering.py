@@ -106,7 +106,7 @@ def run_clustering(
     raises `WriteConflict`. `Aborted`: another executor runs it. `HistoryGone`: plan or files are gone.
     `UnsupportedTable`: buckets, or unfit sort columns.
     """
-    if owned is None:  # else it was checked for the plan; an error here would leave the heartbeat running
+    if owned is None:  # else the plan was checked; an error here would leave the heartbeat running
         _check(table)
     read, is_ours = partial(_plan_of, table, begin), partial(_is_ours, begin)
     with executor.executing(table, begin, Action.CLUSTERING, read, is_ours, owned=owned) as execution:

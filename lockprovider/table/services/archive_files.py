@@ -197,7 +197,7 @@ def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
     table.store.delete_all(unnamed)
 
 
-# Without its completed file an instant would look pending. `as_of.may_lack_files` detects listings out of order.
+# Without its completed file an instant would look pending.
 # Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 def finish_removal(table: TableContext, lease: Lease) -> None:
     """Finish a dead archiver's work: settle the archive, then delete archived instants from the timeline.

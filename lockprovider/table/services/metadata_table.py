@@ -44,7 +44,7 @@ def retire(table: TableContext, lease: Lease) -> int:
 
     No write may be pending.
     """
-    # First the properties: readers then list folders instead of reading the files that this deletes.
+    # Readers then list folders instead of reading the deleted files.
     plans.change_properties(table, lease, without_metadata_table)
     entries = table.store.list(f"{METADATA_TABLE}/")
     table.store.delete_all([entry.path for entry in entries])

@@ -103,7 +103,7 @@ def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, vict
     plans.unlist(table, victim)
     plans.remove_files(table, victim, files)
     plans.remove_pending(table, timeline, victim)  # From here on the victim's writer does not commit.
-    # A task that still writes removes its file as its instant is gone, or it is listed now.
+    # A task still writing removes its file as its instant is gone, or it is listed now.
     table.store.delete_all(files_of(table, victim))
     table.store.delete(heartbeat_path(victim))
     plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(begin, named, files))
@@ -176,7 +176,7 @@ def sweep(table: TableContext) -> tuple[str, ...]:
     Last raises `Aborted` if a dead rollback would undo a completed commit.
     """
     timeline = table.listed_timeline()
-    # Its heartbeat shows the store's time, and so the age of the others.
+    # Its heartbeat shows the store's time, so the others' age.
     with plans.claim_with_heartbeat(table, timeline):
         try:
             return _recover(table, timeline, set(), eager=False)

@@ -1,4 +1,1 @@
-"""The open table: state that one process reads and caches.
-
-May import: files, timeline, format and below.
-"""
+"""The open table: state that one process reads and caches."""

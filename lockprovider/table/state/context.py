@@ -58,7 +58,7 @@ class TimelineClock:
         While they differ, logs that once, and asks the store each minute.
         """
         if self.ahead_ms and self._world.monotonic_s() - self._asked_s >= _BELIEVED_S:
-            self._ask()  # the machine may have slept since the last answer
+            self._ask()  # the machine may have slept since
         return self._world.now_ms() - max(0, self._warned(self.ahead_ms))
 
     def store_ms(self) -> int:

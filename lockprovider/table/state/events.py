@@ -29,7 +29,7 @@ EventKind = Literal[
     "clustered",
     "savepoint",
     "restored",
-    "service_failed",  # an inline service failed; the commit stands
+    "service_failed",  # the commit stands
     "retry",  # the transaction begins again
     "progress",  # a step began, or a part of it is done; see `ShowProgress`
     "left_out",  # a stream's batch: committed already, or no rows

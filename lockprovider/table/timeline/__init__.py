@@ -1,4 +1,1 @@
-"""Decisions from names and metadata alone. Pure: no requests.
-
-May import: format and below.
-"""
+"""Decisions from names and metadata alone. Pure: no requests."""

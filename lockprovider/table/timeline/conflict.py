@@ -1,8 +1,8 @@
 """Rules that refuse a commit: conflicts with other writes, fences, and repeated batches of streams.
 
 A *blind write* adds a log file per bucket and reads no rows; readers merge logs by the ordering value. A bucket without
-a visible file group is *bare*. An *anchor* is an empty base file that gives it one: without it JVM readers see no log
-until the write that began first completes (apache/hudi issue 19774).
+a visible file group is *bare*. An *anchor* is an empty base file that gives it one, for JVM readers (apache/hudi
+issue 19774).
 
 Source: Hudi RFC-22, RFC-66; `SimpleConcurrentFileWritesConflictResolutionStrategy`,
 `PreferWriterConflictResolutionStrategy`, `BucketIndexConcurrentFileWritesConflictResolutionStrategy`,

@@ -127,7 +127,7 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
     """
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
-        begins.append(replaced_by)  # its end counts as its latest version
+        begins.append(replaced_by)
     needed = set(begins[-versions:])
     if since is not None:
         needed |= {begin for begin in begins if begin >= since}

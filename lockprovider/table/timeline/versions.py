@@ -24,7 +24,7 @@ from lockprovider.table.timeline.view import file_ids_by_partition
 By = Literal["completion", "begin"]
 _TIMES = "give yyyyMMddHHmmssSSS in UTC, 2026-11-22T08:30:00Z, or a datetime with a time zone"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-# Python 3.10's `fromisoformat` reads fewer forms than later versions.
+# Python 3.10's `fromisoformat` reads fewer forms.
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d+))?)?(?:Z|([+-]\d\d)(?::?(\d\d))?)", re.ASCII | re.IGNORECASE
 )
@@ -114,7 +114,7 @@ class DoneCommit(Protocol):
 
 
 TableVersion = str | datetime | AsOf | DoneCommit
-LastArchived = Callable[[], str]  # returns the last archived completion time, or empty text
+LastArchived = Callable[[], str]  # the last archived completion time, or empty
 
 
 def moment_of_version(timeline: Timeline, version: TableVersion, last_archived: LastArchived) -> AsOf:

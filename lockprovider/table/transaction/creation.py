@@ -60,7 +60,7 @@ def create_table(
         _check_same(table, config)
         if table.timeline().writes:
             return table  # else its creator may be dead
-    # A failed write's file older than the whole timeline would be visible: a first commit prevents that.
+    # Without a first commit, a failed write's file older than the timeline would be visible.
     transact(table, lambda txn: txn.add(()))
     return table
 

@@ -86,7 +86,7 @@ class Basis:
 
     def compared(self, proposal: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
         """Commits whose file groups are compared with the proposal's."""
-        # A blind write ignores other commits only if it has read nothing.
+        # Only a blind write that has read nothing ignores other commits.
         if self.resolution is conflict.non_blocking and self.snapshot is None:
             return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
         return tuple(done) if self.may_overlap(proposal) else ()

@@ -156,7 +156,7 @@ class Started:
         heartbeat. Call it after the transaction owns this instant.
         """
         if not self.view.is_combined:  # else the leader of the batch reads them
-            # After the read of the record, so that no commit waits for it.
+            # After the record's read: no commit waits for it.
             table.store.in_background(table.config)
         try:
             table.report("begin", self.begin, snapshot=snapshot.latest_completed_time)

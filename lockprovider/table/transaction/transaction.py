@@ -108,7 +108,7 @@ class Transaction:
         That process may live. A replacecommit replaces the whole snapshot. Raises `Aborted` unless the instant is
         inflight with a heartbeat.
         """
-        txn, view = cls(table), table.now(listed=True)  # a view by the log lacks the pending instant
+        txn, view = cls(table), table.now(listed=True)  # the log lacks the pending instant
         if view.timeline.pending_action(begin) is Action.REPLACECOMMIT:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._tasks_write = True
@@ -319,7 +319,7 @@ class Transaction:
         index, written = index_of(self.config), [stat.group for stat in stats]
         if not (bare := conflict.left_bare(self._replaced, written, ended, index.buckets)):
             return ()
-        self._note_markers()  # anchors get the kind of markers that the tasks' files have
+        self._note_markers()  # anchors get the tasks' kind of markers
         schema = self.table.schema(self.timeline)
         writer = GroupWriter(self.table.place, self.begin, self.config, schema, self.start_here())
         replaced = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}

@@ -26,7 +26,7 @@ _TYPES: dict[str, type[Exception]] = {
     for kind in (*_kinds_of(CasError), *_kinds_of(LockError), *vars(errors).values(), *vars(wal).values())
     if isinstance(kind, type) and issubclass(kind, Exception) and kind is not WriteConflict
 }
-# In Spark's text the error comes last, often at the end of a traceback.
+# The error comes last, often at the end of a traceback.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
 _LOST = re.compile(rf"\b{re.escape(f'{WriteConflict.__module__}.WriteConflict')}: instant (\d{{17}}) lost to (\S+)")
 _OTHER_PYTHON = re.compile(

@@ -389,7 +389,7 @@ def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: st
     with typed_errors():
         reader = spark.read.schema(from_arrow_schema(scan.schema)).options(**_OPTIONS)
         rows = reader.parquet(*(f"{folder}/{file_slice.path}" for file_slice in by_spark))
-    rows = rows.selectExpr(*map(_by_row, scan.schema))  # texts: a `Column` takes several calls of the JVM
+    rows = rows.selectExpr(*map(_by_row, scan.schema))  # a `Column` takes several calls of the JVM
     return rows.union(read_by_python()) if by_python else rows
 
 

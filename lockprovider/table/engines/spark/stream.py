@@ -2,8 +2,8 @@
 
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
-Each write of a batch is one transaction, whose commit records the query's id, and the numbers of batch and write. A
-write without rows, or that the table already has, is skipped with the event `left_out`.
+Each write of a batch is one transaction. A write without rows, or that the table already has, is skipped with the event
+`left_out`.
 
 Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
 without a `stream_id` gets a new checkpoint.
@@ -104,7 +104,7 @@ class _Try:
 
 
 _LOCK = threading.Lock()
-_TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last written one last
+_TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last written last
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str |
 
 def _query(rows: DataFrame) -> tuple[str | None, object]:
     if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
-        return _CONNECT, _CONNECT  # Connect starts a process per start of a query, without its id
+        return _CONNECT, _CONNECT  # Connect starts a process per query start, without its id
     context = rows.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY)
     return query, None if query is None else (context.applicationId, context.getLocalProperty(_EXECUTION))

@@ -192,7 +192,7 @@ class WriteJob:
         table, why = self.options.open(), "it has no rows"
         try:
             done = self._commit(table, written, batch_id)
-        except AlreadyCommitted as error:  # by a run that died before Spark recorded it
+        except AlreadyCommitted as error:  # by a run that Spark did not record
             done, why = None, str(error)
         if done is None and batch_id is not None:
             table.report("left_out", "", batch=str(batch_id), why=why)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
@@ -329,7 +330,8 @@ class AsyncElection(RecipeForTasks[Election]):
         try:
             yield AsyncTerm(term)
         finally:
-            await on_thread(lambda: _leave(term), runs_to_end=True)
+            raised = sys.exc_info()
+            await on_thread(lambda: term.__exit__(*raised), runs_to_end=True)
 
     async def run(
         self,

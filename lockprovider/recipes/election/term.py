@@ -40,7 +40,7 @@ from lockprovider.recipes.election.decide import (
     Observed,
     decode_election,
 )
-from lockprovider.recipes.errors import Fenced, TermLost
+from lockprovider.recipes.errors import CoordinationError, Fenced, TermLost
 from lockprovider.recipes.values import check_call, check_storable, copied, json_copy
 from lockprovider.settings import LockSettings
 from lockprovider.storage_lock.client import Heartbeat, run_callbacks
@@ -316,7 +316,8 @@ class Term:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(CasError):  # the term lapses by itself
+        # The term lapses by itself. An error of the block is not replaced.
+        with contextlib.suppress(CasError, *(() if error is None else (CoordinationError,))):
             self.resign()
 
     def renew(self) -> bool:
@@ -421,7 +422,7 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
         return not term.lost.is_set()
     if isinstance(error, (Deposed, asyncio.CancelledError, TermLost, Fenced)):
         if not term.lost.is_set():
-            with contextlib.suppress(CasError):
+            with contextlib.suppress(CasError, CoordinationError):
                 term.renew()
         if term.lost.is_set():
             return False

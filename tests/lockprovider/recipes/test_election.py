@@ -497,6 +497,36 @@ def test_failing_callback_of_a_term_prevents_no_resignation(store) -> None:
     assert election.leader() is None
 
 
+@pytest.mark.parametrize("tasks", [False, True])
+def test_error_of_a_block_is_not_replaced_by_one_of_its_resignation(store, tasks) -> None:
+    def fail() -> None:
+        store.update(PATH, lambda _: b"not an election")
+        1 / 0  # noqa: B018
+
+    async def in_a_task() -> None:
+        async with AsyncElection(store, PATH, **SOON).lead():
+            fail()
+
+    def run() -> None:
+        if tasks:
+            asyncio.run(in_a_task())
+        else:
+            with Election(store, PATH, **SOON).lead():
+                fail()
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+
+
+def test_error_of_work_is_not_replaced_by_one_of_the_renewal_after_it(store) -> None:
+    def fail(_: object) -> None:
+        store.update(PATH, lambda _: b"not an election")
+        raise Fenced("by a state")
+
+    with pytest.raises(Fenced, match="by a state"):
+        Election(store, PATH, **SOON).run(fail)
+
+
 def test_term_belongs_to_its_process(store) -> None:
     election = Election(store, PATH, **SOON)
     term = election.lead()

@@ -5,7 +5,8 @@ The life of a publish, in the order of the calls:
 1. `lock.Lock.acquire` waits in the process's queue (`acquire`). `polling.next_action` chooses by the record: wait, or
    take it. `driver.Driver` feeds `machine.step`, the pure protocol, and sends the read or conditional write that it
    returns. A pending publish of the last holder is applied first (`Publisher.roll_forward`).
-2. The lease starts its `client.Heartbeat`, which renews the record, and, if audited, `audit_log`'s thread.
+2. The lease starts its `client.Heartbeat`, which renews the record. If audited, the driver queues lines that
+   `audit_log`'s thread writes.
 3. `lease.Lease.publish` encloses the bytes, or stages a copy (`Publisher.stage`). `Publisher.commit` asks
    `machine.publish_next` for each step: `prepare` reads the path and missing bytes, then one conditional write names
    the publish in the record. That write decides.

@@ -287,7 +287,11 @@ class _Acquisition:
             began_s = self._world.monotonic_s()
             known, was_requested = self._client.look(self._wish)
             if known is None:
-                self._count_last_try()
+                if self._left_s() <= 0 and not self._may_try_again():
+                    where = self._client.where
+                    raise NotAcquired(
+                        f"{where!r} has no lock record, and no write of one was confirmed before the timeout"
+                    )
                 if self._client.take(None, (), self._wish):
                     return
                 continue
@@ -303,13 +307,10 @@ class _Acquisition:
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
 
-    def _count_last_try(self) -> None:
-        if self._left_s() > 0:
-            return
+    def _may_try_again(self) -> bool:
+        """Count a try after the deadline; False from the fourth on."""
         self._last_tries += 1
-        if self._last_tries > _LAST_TRIES:
-            where = self._client.where
-            raise NotAcquired(f"{where!r} has no lock record, and no write of one was confirmed before the timeout")
+        return self._last_tries <= _LAST_TRIES
 
     def _hear_from_queue(self) -> Signal | None:
         """Wait briefly while a client of this process holds the lock; adopt the record that it knew or released.
@@ -338,8 +339,7 @@ class _Acquisition:
         `NotAcquired`.
         """
         if self._left_s() <= 0:
-            take = at_last(waiter, observation) if self._last_tries < _LAST_TRIES else None
-            self._last_tries += 1
+            take = at_last(waiter, observation) if self._may_try_again() else None
             if take is None:
                 raise _not_acquired(self._client, observation.record)
             return waiter, take

@@ -203,7 +203,7 @@ class AuditLog:
     def _finish(self) -> None:
         """At exit, wait for the thread, or write what is queued if none runs, for `exit_s` seconds in all.
 
-        Only the latter logs a warning if files are left. Nothing after a fork.
+        Logs a warning if files that it wrote itself are left, not if the thread is late. Does nothing after a fork.
         """
         until_s = self.world.monotonic_s() + self._exit_s
         if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):

@@ -1,4 +1,4 @@
-"""`Client`: one client of a lock; users hold a `Lock`."""
+"""One client of a lock, and the heartbeat of leases and terms; users hold a `Lock`."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def combine(
     It drops pending publishes up to `last_applied`, and all waiters once they are late. `epoch` is the highest seen.
     `combiner_ms`, if not 0, announces a leader, `yield_until_ms` a yield window.
     """
-    all_pending = (*pending_after(record, last_applied), *batch)
+    all_pending = (*pending_after(record.all_pending, last_applied), *batch)
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + round(hand_over_s(me.settings) * 1000),

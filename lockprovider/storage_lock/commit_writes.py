@@ -337,7 +337,7 @@ class Applying:
         return [pending for pending in self._left() if pending not in self._begun and pending not in self._done]
 
     def _left(self) -> tuple[Pending, ...]:
-        return self._todo[self._todo.index(self.last_applied) + 1 :] if self.last_applied in self._todo else self._todo
+        return pending_after(self._todo, self.last_applied)
 
     def _left_s(self) -> float:
         return self._until_s - self._world.monotonic_s()
@@ -408,7 +408,7 @@ class RecordWriter:
         until_s = began_s + hand_over_s(self._me.settings) / 2  # the rest is for differing clocks
         outcome = self._file.put(record, known.version, REQUEST_S)
         now_s = self._world.monotonic_s()
-        self.put_s += (now_s - began_s - self.put_s) / (SMOOTHING if self.put_s else 1)
+        self.put_s = _smoothed(self.put_s, now_s - began_s)
         if not isinstance(outcome, Won):
             self.refused += 1
             self.stale = True
@@ -432,4 +432,4 @@ class RecordWriter:
             known = self.look()
 
     def all_pending(self, record: LockRecord) -> tuple[Pending, ...]:
-        return pending_after(record, self.applying.last_applied)
+        return pending_after(record.all_pending, self.applying.last_applied)

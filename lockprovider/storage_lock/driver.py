@@ -108,7 +108,7 @@ class RecordFile:
 
 REQUEST_S = 20.0
 LAST_S = 5.0
-_AFTER_S = 8.5  # of a deadline; each of three more tries takes `LEAST_S`
+_AFTER_S = 8.5  # requests end this long after a deadline; with three more tries of `LEAST_S` each, 10 s
 LEAST_S = 0.5
 _LOG = logging.getLogger("lockprovider")
 

@@ -1,4 +1,4 @@
-"""The lock record: one small JSON object, as of Hudi's storage-based lock provider, and the log in it.
+"""The lock record, one small JSON object of Hudi's storage-based lock provider; its log; and what its writers share.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -174,8 +174,7 @@ class LockRecord:
             )
 
 
-def pending_after(record: LockRecord, last_applied: Pending | None) -> tuple[Pending, ...]:
-    all_pending = record.all_pending
+def pending_after(all_pending: tuple[Pending, ...], last_applied: Pending | None) -> tuple[Pending, ...]:
     return all_pending[all_pending.index(last_applied) + 1 :] if last_applied in all_pending else all_pending
 
 
@@ -228,7 +227,10 @@ Became = Literal["there", "open", "over"]
 
 
 def became(sent: Sent, record: LockRecord | None, version: Version | None) -> Became:
-    """Classify a write by a later read: stored ("there"), may still land ("open"), or may only have before ("over")."""
+    """Classify a write by a later read.
+
+    It is stored ("there"), may still land ("open"), or cannot land any more, though it may have landed before ("over").
+    """
     if record is not None and record.nonce == sent.nonce:
         return "there"
     return "open" if version == sent.version else "over"

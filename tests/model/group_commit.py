@@ -675,7 +675,7 @@ class GroupCommit:
 
     def _not_there(self, record: LockRecord, writer: Writer) -> tuple[str, ...]:
         there = next((pending for pending in record.all_pending if pending.path == writer.there), None)
-        return tuple(pending.path for pending in pending_after(record, there))
+        return tuple(pending.path for pending in pending_after(record.all_pending, there))
 
     def _wanted(self, writer: Writer) -> tuple[int, ...]:
         return () if writer.ended else (writer.intent,)

@@ -389,7 +389,7 @@ class Publishing:
     def _combines(self, world: World, i: int, client: Client, seen: LockRecord, batch: tuple[Pending, ...]) -> World:
         """Write what `combine` says over what was seen."""
         there = self._all[client.there]
-        if pending_after(seen, there) and batch:
+        if pending_after(seen.all_pending, there) and batch:
             self.reached.add("decided before what was decided earlier was there")
         at = _at(str(self._fresh_nonce(world)))
         record = self.rules.combine(self._me[i], seen, batch, at, last_applied=there)
@@ -453,7 +453,7 @@ class Publishing:
         log, place, _ = self._all[client.memory]
         seen = None if record is None else record.log
         came = self.rules.verdict(seen, Intent(log, place, pending.path, b"it"), Alone())
-        unapplied = () if record is None else pending_after(record, self._all[client.there])
+        unapplied = () if record is None else pending_after(record.all_pending, self._all[client.there])
         waits = self._id(None)
         match came:
             case group.Decided() if pending in unapplied:

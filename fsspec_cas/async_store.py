@@ -14,6 +14,7 @@ from fsspec_cas.arguments import (
     Bytes,
     check_bytes,
     check_flag,
+    check_function,
     check_items,
     check_path,
     check_prefix,
@@ -145,7 +146,7 @@ class AsyncStore:
             raise InvalidInput(f"known={shown(known)} must be a Content: what an earlier read returned")
         full, version = self._full_path(path), None if known is None else self._checked_version(known.version)
         answer = await self._sender.get(full, version, timeout)
-        if isinstance(answer, Unchanged) or (isinstance(answer, ObjectState) and answer.version == version):
+        if isinstance(answer, Unchanged):
             return known
         return _content(answer)
 
@@ -161,8 +162,8 @@ class AsyncStore:
         """
         full, version = self._full_path(path), self._checked_version(version)
         answer = await self._sender.get(full, version, timeout)
-        if isinstance(answer, Unchanged) or (isinstance(answer, ObjectState) and answer.version == version):
-            return None  # the server ignored the condition
+        if isinstance(answer, Unchanged):
+            return None
         return _present(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
@@ -325,7 +326,7 @@ class AsyncStore:
         Raises:
             NotSupported: the store ignores the condition.
             StoreError: the store did not answer.
-            InvalidInput: the store has no root, so no bucket.
+            InvalidInput: the test is needed, and the store has no root, so no bucket.
 
         >>> await store.require_conditional_delete()
         """
@@ -385,7 +386,7 @@ class AsyncStore:
         after = None if start_after is None else self._join(check_start(start_after))
         stop_at = None if stop_at is None else check_start(stop_at)
         keeps_slash = full.startswith("/") or self.backend.name == "local"
-        is_ordered = self.backend.name != "s3" or not is_in_directory_bucket(full)
+        is_ordered = not is_in_directory_bucket(self.backend.name, full)
         after = after if is_ordered else None
         entries: list[Entry] = []
         token: str | None = None
@@ -425,8 +426,7 @@ class AsyncStore:
         >>> newer = await store.update("a", lambda old: b"%d" % (int(old or 0) + 1))
         """
         deadline = self._world.monotonic_s() + check_seconds(timeout)
-        if not callable(fn):
-            raise InvalidInput(f"fn={fn!r} must be a function of the old bytes (or None) that returns the new ones")
+        check_function(fn, "fn", "of the old bytes (or None) that returns the new ones")
         failures = 0
         while (left_s := deadline - self._world.monotonic_s()) > 0:
             content = await self.read_or_none(path, timeout=left_s)

@@ -189,8 +189,10 @@ class Sender:
         return await self._repeat_read(path, partial(self._backend.head, path), timeout)
 
     async def get(self, path: str, unless: Version | None, timeout: float) -> HeadState:
-        """Read the bytes, unless still at `unless`; record the store's clock."""
-        return await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
+        """Read the bytes, `Unchanged` if still at `unless`; record the store's clock."""
+        state = await self._repeat_read(path, partial(self._backend.get, path, unless), timeout)
+        is_at = isinstance(state, ObjectState) and state.version == unless  # the server ignored the condition
+        return Unchanged() if is_at else state
 
     async def check_delete(self, path: str, timeout: float) -> bool:
         """Return whether a conditional delete's success proves that it removed the object.
@@ -202,7 +204,7 @@ class Sender:
         if not self._backend.capabilities.delete_match:
             raise NotSupported(f"this client of {name} has no conditional delete: write a tombstone by put_if_match")
         bucket = path.partition("/")[0]
-        if name == "s3" and is_in_directory_bucket(path):
+        if is_in_directory_bucket(name, path):
             return False
         end_s = self._world.monotonic_s() + timeout
         key = await undocumented_endpoint(self._backend, path, timeout)

@@ -1,4 +1,4 @@
-"""URLs of stores: checked before they are opened, and made of what is open."""
+"""URLs of stores: checks one before its store is opened, and writes that of an open store."""
 
 from __future__ import annotations
 

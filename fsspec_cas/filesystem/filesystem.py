@@ -189,6 +189,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
     @property
     def capabilities(self) -> Capabilities:
+        """See `Store.capabilities`."""
         return self.cas_backend.capabilities
 
     @property

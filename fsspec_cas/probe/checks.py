@@ -147,7 +147,15 @@ async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: by
     answer = await retry_while_not_applied(lambda: backend.finish(opened, tail, timeout_s=bench.timeout))
     if isinstance(answer, Applied):
         del bench.uploads[opened.write.write_id]
+    else:
+        await abort_upload(bench, opened)
     return answer
+
+
+async def abort_upload(bench: Bench, upload: Upload) -> None:
+    """Send the abort of an upload, and forget the upload."""
+    await bench.store.backend.abort(upload, timeout_s=bench.timeout)
+    del bench.uploads[upload.write.write_id]
 
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
@@ -421,7 +429,7 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
     opened = await begin_upload(bench, "upload-aborted", bench.body())
     if isinstance(opened, ConditionFailed):
         return "yes", "an upload over it does not begin"
-    await bench.store.backend.abort(opened, timeout_s=bench.timeout)
+    await abort_upload(bench, opened)
     state, evidence = await check_kept(bench, "upload-aborted", before)
     return state, evidence.replace("refused", "given up")
 

@@ -44,7 +44,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
         StoreError: the store cannot be used.
-        InvalidInput: the store has no root, so no bucket to test.
+        InvalidInput: the test is needed, and the store has no root, so no bucket.
         Unavailable: the store did not answer in time.
 
     >>> require_safe_for_locks(Store.from_url("memory://docs"))  # documented, so nothing is asked

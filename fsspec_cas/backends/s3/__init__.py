@@ -23,8 +23,8 @@ def is_amazon(endpoint: str) -> bool:
     return any(host == amazon or host.endswith(f".{amazon}") for amazon in _AMAZON)
 
 
-def is_in_directory_bucket(path: str) -> bool:
-    return path.partition("/")[0].endswith("--x-s3")
+def is_in_directory_bucket(backend_name: str, path: str) -> bool:
+    return backend_name == S3Api.name and path.partition("/")[0].endswith("--x-s3")
 
 
 class S3Api(HttpBackend):

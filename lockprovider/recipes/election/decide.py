@@ -248,13 +248,12 @@ def leads(observed: Observed | None, now_s: float) -> Leader | None:
     return Leader(record.name, copied(record.value), record.epoch, record.since_ms)
 
 
-def change_since(before: Leader | None, observed: Observed | None, now_s: float) -> LeaderChange | None:
-    """Return what happened since a read when `before` led (None: no candidate); None: nothing.
+def change_since(before: Leader | None, leader: Leader | None, observed: Observed | None) -> LeaderChange | None:
+    """Return what happened since a read when `before` led, now that `observed` has `leader`; None: nothing.
 
     Elected: another leader, epoch or value. Resigned: the leader did. Lapsed: its time has passed, or the object is
     gone.
     """
-    leader = leads(observed, now_s)
     if leader is not None:
         return None if before is not None and _is_same(leader, before) else Elected(leader)
     if before is None:

@@ -237,7 +237,8 @@ class Election(Recipe):
             change, wait_s = None, self.settings.poll
             with contextlib.suppress(Unavailable):
                 observed, now_s = self._candidate.look(), self.world.monotonic_s()
-                change, before = change_since(before, observed, now_s), leads(observed, now_s)
+                leader = leads(observed, now_s)
+                change, before = change_since(before, leader, observed), leader
                 if observed is None or now_s < observed.until_s:
                     wait_s = pause_s(observed, now_s, self.settings.poll, 1.0)
             if change is not None:

@@ -105,7 +105,7 @@ _LINGER_S = 1.0
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
-_MOST_DOUBLINGS = 9  # exceed the longest
+_MOST_DOUBLINGS = 9  # 2**9 s exceed `_LONGEST_DELAY_S`
 
 
 class Job(ProcessBound):

@@ -180,8 +180,8 @@ def carry_out_all(
         spill(contents, now_ms, batch[-17:])
         contents.rev += 1
         contents.recent = (*contents.recent, batch)[-RECENT:]
-        remembered = max(SETTLED, len(contents.settled) - settled)  # at least this write's
-        for token in [*contents.settled][: max(0, len(contents.settled) - remembered)]:
+        forgotten = max(0, min(settled, len(contents.settled) - SETTLED))  # none of this write's
+        for token in [*contents.settled][:forgotten]:
             del contents.settled[token]
     return results
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, OutcomeUnknown, Store, World
-from fsspec_cas.arguments import check_seconds, check_whole
+from fsspec_cas.arguments import check_function, check_seconds, check_whole
 from fsspec_cas.bridge.threads import on_thread, threaded
 from lockprovider.recipes.base import BatchedRecipe, RecipeForTasks
 from lockprovider.recipes.errors import NestedUpdate, NoRevision, StateConflict
@@ -202,8 +202,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         >>> state.update(lambda old: lockprovider.state.UNCHANGED).serial == before
         True
         """
-        if not callable(fn):
-            raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
+        check_function(fn, "fn", "of the value that returns the next one, or UNCHANGED")
 
         def next_value(stored: Any) -> Any:
             """Return `fn`'s result in its stored form, or UNCHANGED; marks this state as being updated meanwhile."""

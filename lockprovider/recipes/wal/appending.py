@@ -252,7 +252,7 @@ class Appending:
         search_from: a written slot, where the search for the end starts.
         doubt: the draft may be on its way, or written.
         sent: marks operations that may be in the log, in a place used again.
-        took: epochs of names that clients have taken by those.
+        took: epochs of the names that clients have taken by the operations in `sent`.
     """
 
     operations: tuple[LogOperation, ...]

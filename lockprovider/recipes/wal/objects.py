@@ -200,7 +200,7 @@ class LogObjects:
 
     @property
     def written(self) -> int:
-        """A slot known to be written; no request."""
+        """The highest slot known to be written (-1: none); no request."""
         return max(self.manifest().hint, self._reached.slot - 1)
 
     def trimmed_error(self, slot: int) -> Trimmed:

@@ -176,7 +176,10 @@ def test_file_system_with_coarse_timestamps_is_refused(store, monkeypatch):
         store.put_if_match("a", b"same", version)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors as Linux shows them")
+SHOWS_DESCRIPTORS = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux shows descriptors so")
+
+
+@SHOWS_DESCRIPTORS
 def test_read_of_a_folder_leaves_no_file_descriptor_open(tmp_path, store):
     (tmp_path / "folder").mkdir()
     before = len([*Path("/proc/self/fd").iterdir()])
@@ -260,6 +263,7 @@ def test_failure_of_a_write_under_the_folder_lock_is_not_a_missing_flock(store, 
         store.put_if_match("a", b"2", version)
 
 
+@SHOWS_DESCRIPTORS
 def test_delete_at_a_version_syncs_its_folder(tmp_path, store, monkeypatch):
     version = store.put_if_absent("a", b"1").unwrap()
     synced: list[tuple[Path, bool]] = []

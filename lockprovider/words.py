@@ -12,6 +12,10 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def is_storable(text: str) -> bool:
+    return storable(text) == text
+
+
 def moment(at_ms: int) -> str:
     try:
         at = datetime.fromtimestamp(at_ms / 1000, tz=timezone.utc)

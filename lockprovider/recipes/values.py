@@ -14,7 +14,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import LARGEST_NUMBER, check_function, check_text, shown
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject, SequenceGap
-from lockprovider.words import storable
+from lockprovider.words import is_storable
 
 T = TypeVar("T")
 ProducerNumber = tuple[Hashable, int]
@@ -47,27 +47,27 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
     text = check_text(value, argument)
     if len(text) > most:
         raise InvalidInput(f"{argument} has {len(text)} characters, and {most} are the most: give a shorter one")
-    if storable(text) != text:
+    if not is_storable(text):
         raise InvalidInput(f"{argument}={text!r} cannot be stored as UTF-8: give other text")
     return text
 
 
 def check_call(value: Any, name: str, purpose: str, *, awaited: bool = False) -> Callable[..., Any]:
-    """Return the function; InvalidInput names a wrong one.
+    """Return the function; another value, or one of the wrong kind, raises InvalidInput.
 
-    It must be a plain one or, if `awaited`, return what can be awaited: then only built-in ones are refused here.
+    A plain function is required; if `awaited`, one that returns an awaitable: of these only built-ins are refused here.
     """
     call = check_function(value, name, purpose)
     is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
     if is_async and not awaited:
-        raise InvalidInput(f"{name}={call!r} is async, and is not awaited here: give a plain function {purpose}")
+        raise InvalidInput(f"{name}={shown(call)} is async, and is not awaited here: give a plain function {purpose}")
     if awaited and inspect.isbuiltin(call):
         raise not_async(call, name, purpose)
     return call
 
 
 def not_async(call: object, name: str, purpose: str) -> InvalidInput:
-    return InvalidInput(f"{name}={call!r} is not async, and is awaited here: give an `async def` {purpose}")
+    return InvalidInput(f"{name}={shown(call)} is not async, and is awaited here: give an `async def` {purpose}")
 
 
 def check_producer(value: Any, argument: str) -> str:
@@ -145,7 +145,7 @@ class FailedNumbers:
     def held_up(self, batch: Sequence[ProducerNumber | None]) -> dict[int, SequenceGap]:
         """Return, by index, a SequenceGap for each number above its producer's failed one; None is unnumbered.
 
-        A repeat of that one earlier in the batch lets later ones pass.
+        Later numbers of the producer pass if the batch repeats the failed one before them.
         """
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()

@@ -204,7 +204,7 @@ class Aborted(TableError):
 
 
 class PropertiesChanged(Aborted):
-    """The table's properties changed before the transaction wrote; a retry uses the new."""
+    """The table's properties changed before the transaction wrote; a retry uses the new ones."""
 
 
 class HistoryGone(TableError):

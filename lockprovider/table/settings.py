@@ -5,8 +5,9 @@ Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
@@ -102,7 +103,7 @@ class HeartbeatSettings:
 
     @property
     def tolerance_s(self) -> float:
-        """Seconds from a dead writer's last beat."""
+        """Seconds without a beat after which a writer counts as dead."""
         return self.interval_s * self.misses
 
 
@@ -300,12 +301,18 @@ def _check_every(name: str, every: CompactEvery | ClusterEvery | None, kind: typ
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
     """Raise `InvalidSettings` unless both numbers are above 0, and in bounds."""
-    interval_s, misses = settings.interval_s, settings.misses
+    with _naming(_INTERVAL_KEY):
+        check_seconds(settings.interval_s, "interval_s", finite=True, above=True)
+    with _naming(_MISSES_KEY):
+        check_whole(settings.misses, "misses", least=1)
+
+
+@contextlib.contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """Raise the block's InvalidInput as `InvalidSettings`, with Hudi's key."""
     try:
-        check_seconds(interval_s, "interval_s", finite=True, above=True)
-        check_whole(misses, "misses", least=1)
+        yield
     except InvalidInput as error:
-        key = _MISSES_KEY if str(error).startswith("misses") else _INTERVAL_KEY
         raise InvalidSettings(f"{error} ({key})") from None
 
 
@@ -320,10 +327,8 @@ def _check_index(index: object) -> None:
         raise InvalidSettings(f"kind={shown(kind)} must be an index type in upper case, e.g. {BUCKET} ({INDEX})")
     if not isinstance(fields, tuple) or not all(isinstance(field, str) for field in fields):
         raise InvalidSettings(f"fields={shown(fields)} must be a tuple of texts ({HASH_FIELD})")
-    try:
+    with _naming(BUCKETS):
         check_whole(1 if index.buckets is None else index.buckets, "buckets", least=1)
-    except InvalidInput as error:
-        raise InvalidSettings(f"{error} ({BUCKETS})") from None
 
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {

@@ -26,7 +26,7 @@ from lockprovider.table.format.properties import (
     TableConfig,
 )
 from lockprovider.table.settings import IndexSettings
-from lockprovider.words import storable
+from lockprovider.words import is_storable
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class TableSpec:
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
             object.__setattr__(self, name, named_columns(name, getattr(self, name)))
-        if not isinstance(self.name, str) or not self.name.strip() or storable(self.name) != self.name:
+        if not isinstance(self.name, str) or not self.name.strip() or not is_storable(self.name):
             raise InvalidRecords(f"name={shown(self.name)} must be a text, in UTF-8: the table's name")
         object.__setattr__(self, "schema", _schema(self.schema))
         if self.ordering is not None and not (isinstance(self.ordering, str) and self.ordering):

@@ -420,9 +420,7 @@ class Table(TableContext):
 
         >>> table.run_inline_services()  # nothing, by default
         """
-        settings = self.settings
-        if settings.archive_automatically or settings.compaction or settings.clustering or self.knowledge.listing.logs:
-            inline.run_due(self)
+        inline.run_due(self)
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs (default: by the settings' retention).

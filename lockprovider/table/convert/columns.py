@@ -7,7 +7,9 @@ Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for `READ`.
 
 from __future__ import annotations
 
+import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from pyarrow import types
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.errors import UnsupportedSchema
-from lockprovider.table.format.schema import FLINK_OPERATION, META_COLUMNS, without_meta_columns
+from lockprovider.table.format.schema import FLINK_OPERATION, META_COLUMNS, without_meta
 
 COLUMN_TYPES = (
     "bool", "int32", "int64", "float32", "float64", "decimal", "string", "binary", "date", "timestamp", "timestamp UTC",
@@ -173,8 +175,27 @@ _RESERVED = frozenset({*META_COLUMNS, FLINK_OPERATION})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
+def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
+    """All fields but Hudi's meta columns; warns of these."""
+    own = [name for name in schema.names if name in META_COLUMNS]
+    if own:
+        message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
+        warnings.warn(message, stacklevel=_caller_level())
+    return list(without_meta(schema))
+
+
+def _caller_level() -> int:
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+_INSIDE = {"lockprovider", "functools", "contextlib"}
+
+
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
-    """Nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
+    """Schema that a new table stores: nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from lockprovider.table.convert import kernels
-from lockprovider.table.convert.columns import READ, REFUSED, WRITE, Rules, advice, is_list
+from lockprovider.table.convert.columns import READ, REFUSED, WRITE, Rules, advice, is_list, without_meta_columns
 from lockprovider.table.convert.kernels import Kernel, TooLong, WouldChange, kernel_for
 from lockprovider.table.errors import Corrupt, DoesNotFit, InvalidRecords, Misfit
-from lockprovider.table.format.schema import META_COLUMNS, without_meta_columns
+from lockprovider.table.format.schema import META_COLUMNS
 
 OnMissing = Literal["null", "refuse"]
 Convert = Callable[[pa.Array], pa.Array]

@@ -20,7 +20,7 @@ from pyarrow import types
 from fsspec_cas.arguments import shown
 from lockprovider.table.convert.kernels import TooLong, ends_of
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
-from lockprovider.words import storable
+from lockprovider.words import is_storable
 
 Rows = Any  # needs neither pandas nor polars
 
@@ -68,7 +68,7 @@ def is_of(library: str, value: object) -> bool:
 
 def _check_names(names: list[Any]) -> None:
     counts = Counter(names)
-    bad = [name for name in names if not isinstance(name, str) or counts[name] > 1 or storable(name) != name]
+    bad = [name for name in names if not isinstance(name, str) or counts[name] > 1 or not is_storable(name)]
     if bad:
         raise InvalidRecords(f"columns {bad} need names that are texts of UTF-8, each used once: rename them")
 

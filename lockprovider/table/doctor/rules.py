@@ -69,7 +69,8 @@ _Check = Callable[[Facts], _Found]
 _WRONG: Final = "wrong"
 _NOTE: Final = "note"
 _UNFINISHED = {
-    Action.ROLLBACK: "run `lockprovider table rollback URL`; the next write of this library completes it, too",
+    Action.ROLLBACK: "run `lockprovider table rollback URL`, which completes it, or says why it cannot; "
+    "the next write of this library completes it, too, unless it would undo a completed commit",
     Action.CLEAN: "run `lockprovider table clean URL`, which completes it",
     Action.RESTORE: "run `lockprovider table restore URL INSTANT`; the next write of this library completes it, too",
 }

@@ -78,8 +78,7 @@ def start_here(
     schema, changes = txn.begin_to_write(), plan.changes
     if not schema.equals(plan.planner.schema):
         changes = plan.split(txn.planner(schema))
-    if txn.config.bucket_index is None:
-        refuse_unmarked_buckets(txn)
+    refuse_unmarked_buckets(txn)
     here = txn.start_here()
     return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
 

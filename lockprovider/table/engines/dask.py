@@ -93,6 +93,7 @@ def upsert(
 def delete(
     table: TableContext, keys: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
+    """Delete rows by key, like `Table.delete`."""
     return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 

@@ -47,8 +47,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     Raises WriteConflict if the table's columns are no longer the plan's `schema`, UnsupportedTable for a JVM writer's
     unmarked buckets.
     """
-    if txn.config.bucket_index is None:
-        refuse_unmarked_buckets(txn)
+    refuse_unmarked_buckets(txn)
     if blindly is not None:
         txn.write_blindly(blindly)
     if not txn.begin_to_write().equals(schema):
@@ -58,10 +57,12 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
 
 
 def refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable for file groups named like JVM writers' buckets.
+    """Raise UnsupportedTable for file groups named like JVM writers' buckets, if the properties lack a bucket index.
 
-    The caller checks that the properties lack a bucket index. Reads commits, newest first, up to one with files.
+    Reads commits, newest first, up to one with files.
     """
+    if txn.config.bucket_index is not None:
+        return
     for instant in reversed(txn.timeline.writes):
         ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
         if not ids:

@@ -393,7 +393,7 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """The same in every attempt of one task."""
+    """A new file group's id, the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     # Buckets begin with a digit.

@@ -6,10 +6,8 @@ records and decimals.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -42,25 +40,6 @@ def with_meta(schema: pa.Schema) -> pa.Schema:
 
 def without_meta(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column for column in schema if column.name not in META_COLUMNS])
-
-
-def without_meta_columns(schema: pa.Schema) -> list[pa.Field]:
-    """All fields but Hudi's meta columns; warns of these."""
-    own = [name for name in schema.names if name in META_COLUMNS]
-    if own:
-        message = f"columns {own} are Hudi's meta columns and are left out: the table writes its own"
-        warnings.warn(message, stacklevel=_caller_level())
-    return [column for column in schema if column.name not in own]
-
-
-def _caller_level() -> int:
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-_INSIDE = {"lockprovider", "functools", "contextlib"}
 
 
 def has_deletes(columns: pa.Schema) -> bool:

@@ -74,8 +74,8 @@ def _difference(then: Mapping[str, int], now: Mapping[str, int]) -> str:
     return ""
 
 
-def _version(parsed: Any) -> SchemaVersion:
-    return SchemaVersion(int(parsed["version_id"]), dict(_ids(parsed["fields"], "")))
+def _version(record: Any) -> SchemaVersion:
+    return SchemaVersion(int(record["version_id"]), dict(_ids(record["fields"], "")))
 
 
 def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:

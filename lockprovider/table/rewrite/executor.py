@@ -214,8 +214,7 @@ def complete(
         extra = {**with_fence({}, table.fence), **table.current.stated_schema(timeline, begin)}
         metadata = CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
         completion = plans.complete_write(table, lease, begin, action, metadata)
-    if due := table.place.footer_notes.take_due(stats):
-        checkpoint.store_notes(table, begin, due)
+    checkpoint.store_notes(table, begin, stats)
     with contextlib.suppress(CasError):  # it is committed; `doctor` names markers that are left
         plans.remove_files(table, begin, ())
     return completion

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
 from lockprovider.table.format.layout import data_file_at, format_ms
+from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.as_of import may_lack_files
 from lockprovider.table.state.checkpoint import Checkpoint
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 
 
-def store_notes(table: TableContext, begin: str, paths: Sequence[str]) -> None:
-    """Store these files' footer notes in the background, ignoring errors."""
-    table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
+def store_notes(table: TableContext, begin: str, stats: Iterable[WriteStat]) -> None:
+    """Cache the footer notes in `stats`; if enough are due, store them in the background, ignoring errors."""
+    if paths := table.place.footer_notes.take_due(stats):
+        table.store.in_background(partial(_ignoring_errors, _store_notes, table, begin, paths))
 
 
 def store_checkpoint(table: TableContext, position: int) -> None:
-    """Works in the background; ignores errors."""
+    """Store the checkpoint of a log position, a multiple of `EVERY`, in the background, ignoring errors."""
     table.store.in_background(partial(_ignoring_errors, _write_checkpoint, table, position // checkpoint.EVERY))
 
 

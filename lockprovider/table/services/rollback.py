@@ -173,7 +173,7 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 def sweep(table: TableContext) -> tuple[str, ...]:
     """Roll back or finish dead writers' instants, and return their begin times; remove leftovers.
 
-    Last raises `Aborted` if a dead rollback would undo a completed commit.
+    At the end raises `Aborted` if a dead rollback would undo a completed commit.
     """
     timeline = table.listed_timeline()
     # Its heartbeat shows the store's time, so the others' age.

@@ -63,7 +63,7 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
     """Remove under the lock the properties that `share` wrote, and return them; `dry_run` only returns.
 
-    Raises `Aborted` for a pending write, unless there are none to remove.
+    Raises `Aborted` for a pending write, if there are properties to remove.
     """
     if dry_run:
         return _removed_settings(table)
@@ -75,6 +75,7 @@ def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChang
 
 
 def _removed_settings(table: TableContext) -> tuple[SettingChange, ...]:
+    """Properties that `unshare` removes; if any, lists the timeline, and raises `Aborted` for a pending write."""
     config = table.config()
     removed = sorted(config.raw.items() - without_shared(config).raw.items())
     if removed:

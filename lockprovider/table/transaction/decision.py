@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 _DIGESTS, _PROPOSALS = 256, 128  # in memory
-_LARGEST_KEPT = 1 << 15  # bytes of a body; the lock decides no larger one
+_LARGEST_KEPT = 1 << 15  # bytes of a body; `storage_lock.record.LARGEST_ENTRY`: the lock decides no larger one
 LOOKED_AT_MS = 1000  # the age from which a write is looked for
 _OVERWRITES = ("INSERT_OVERWRITE_TABLE", "INSERT_OVERWRITE", "DELETE_PARTITION")
 

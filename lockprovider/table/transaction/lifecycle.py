@@ -358,8 +358,8 @@ class Committing:
         """
         table, proposal, begin = self._table, self._proposal, self._proposal.begin
         # The start's listing is too old. Another try looks again: a withdrawn intent has used up its name.
-        view = self._look() if self._txn.is_judged else replace(self._started.view, listed=False)
-        self._txn.is_judged = True
+        view = self._look() if self._txn.has_used_start_view else replace(self._started.view, listed=False)
+        self._txn.has_used_start_view = True
         if not view.listed and view.timeline.written_at(begin) is not None:
             view = table.now(listed=True)  # its log may have ended
         if not view.log:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from fsspec_cas import CasError, InvalidInput
-from fsspec_cas.arguments import check_whole, shown
+from fsspec_cas.arguments import check_function, check_whole, shown
 from fsspec_cas.sender import delay_s
 from lockprovider import LockError, Pending
 from lockprovider.table.convert.columns import with_columns
@@ -34,7 +34,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.decision import Basis, KeyCheck, Proposal, columns_digest, config_digest
 from lockprovider.table.transaction.lifecycle import Committing, InstantKind, Started, State, Step, after, resume, start
-from lockprovider.words import storable
+from lockprovider.words import is_storable
 
 if TYPE_CHECKING:
     from lockprovider.table.state.heartbeat import WriterHeartbeat
@@ -90,7 +90,7 @@ class Transaction:
         self._is_blind = False
         self.state = State.OPEN
         self.started: Started | None = None
-        self.is_judged = False  # by the view of the start, once
+        self.has_used_start_view = False  # a try has judged the commit by the start's view, which serves once
         self._stats: tuple[WriteStat, ...] = ()
         self.markers: list[str] = []  # of this process
         self.announced: set[str] = set()  # paths of the markers' data files
@@ -342,8 +342,7 @@ class Transaction:
         for path in self.announced - {stat.path for stat in stats}:
             self.table.store.delete(path)  # of a failed task attempt
         self.table.report("written", self.begin, files=len(stats))
-        if due := self.table.place.footer_notes.take_due(stats):
-            checkpoint.store_notes(self.table, self.begin, due)
+        checkpoint.store_notes(self.table, self.begin, stats)
         proposal, basis = self._propose(stats)
         completion, waited_s = Committing(self, self.started, proposal, basis).run()
         self.result = _result(proposal, completion, conflicts=conflicts, lock_wait_s=waited_s)
@@ -565,13 +564,12 @@ def transact(
 def _check_call(table: object, fn: object, extra: object) -> None:
     if not isinstance(table, TableContext):
         raise InvalidInput(f"table is a {type(table).__name__}, and must be a Table: Table.open(url)")
-    if not callable(fn):
-        raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
+    check_function(fn, "fn", "of a transaction")
     _check_extra({} if extra is None else extra)
 
 
 def _check_extra(extra: object) -> None:
     texts = [text for pair in extra.items() for text in pair] if isinstance(extra, Mapping) else [extra]
-    if not all(isinstance(text, str) and storable(text) == text for text in texts):
+    if not all(isinstance(text, str) and is_storable(text) for text in texts):
         message = f"extra={shown(extra)} must be names and texts: it goes into the commit's metadata as JSON, in UTF-8"
         raise InvalidInput(message)

@@ -23,7 +23,7 @@ from table.tables import SETTINGS
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import changes
-from lockprovider.table.files import place as footer_notes
+from lockprovider.table.files import place
 from lockprovider.table.files.base_file import open_base_file
 from lockprovider.table.files.encoding import all_fresh, encode_base_file
 from lockprovider.table.files.place import FooterNote, FooterNotes
@@ -68,7 +68,7 @@ def lost(files: dict[str, list[str]], wanted: list[str], make: Callable[[list[st
     """The files that are left out and have a wanted key, by notes as they are and as they come back from the store."""
     made = {path: make(keys) for path, keys in files.items()}
     found: set[str] = set()
-    for notes in (made, footer_notes.decode_notes(footer_notes.encode_notes(made))):
+    for notes in (made, place.decode_notes(place.encode_notes(made))):
         known = FooterNotes()
         for path, note in notes.items():
             known.add(path, note)
@@ -94,7 +94,7 @@ def test_mutant_with_wrong_notes_loses_a_key(twin: Callable[[list[str]], FooterN
 
 def test_notes_are_small_and_large_filters_stay_in_the_process() -> None:
     small, large = note_of(["a", "b"]), note_of([f"k{number}" for number in range(600)])
-    assert footer_notes.decode_notes(footer_notes.encode_notes({"s": small, "l": large})) == {
+    assert place.decode_notes(place.encode_notes({"s": small, "l": large})) == {
         "s": small,
         "l": replace(large, filter=None),
     }
@@ -115,7 +115,7 @@ def test_notes_are_small_and_large_filters_stay_in_the_process() -> None:
 
 
 def test_oldest_notes_are_dropped_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footer_notes, "_MEMORY_BYTES", 5000)
+    monkeypatch.setattr(place, "_MEMORY_BYTES", 5000)
     known, note = FooterNotes(), note_of(["a"])
     for number in range(50):
         known.add(f"f{number}", note)
@@ -153,7 +153,7 @@ def moved(asked: Asked) -> tuple[int, int]:
 
 
 def notes_of(store: Store) -> list[Any]:
-    return store.list(footer_notes.NOTES)
+    return store.list(place.NOTES)
 
 
 def test_upsert_of_one_key_opens_one_of_a_thousand_files(
@@ -198,7 +198,7 @@ def test_no_notes_are_written_for_few_files(tmp_path: Path, monkeypatch: pytest.
 
 
 def said(store: Store) -> dict[str, FooterNote]:
-    return {path: note for one in footer_notes.read_notes(store, ()).values() for path, note in one.items()}
+    return {path: note for one in place.read_notes(store, ()).values() for path, note in one.items()}
 
 
 def knowing(*names: str) -> FooterNotes:
@@ -236,12 +236,12 @@ def test_many_note_objects_are_merged_and_the_last_two_stay(tmp_path: Path) -> N
     store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
     for number in range(10, 26):
         assert not knowing(*files).put(store, str(number), files)
-    store.put_if_absent(f"{footer_notes.NOTES}00", b"damaged").unwrap()
+    store.put_if_absent(f"{place.NOTES}00", b"damaged").unwrap()
     last = knowing(*files, *"abcdefghi")
     assert last.put(store, "26", "abcdefghi")
     last.merge(store, lambda path: path != "f3")
     assert names(store) == ["25", "26", "26m"]
-    store.delete_all([f"{footer_notes.NOTES}{name}" for name in ("25", "26")])
+    store.delete_all([f"{place.NOTES}{name}" for name in ("25", "26")])
     assert said(store).keys() == {*files, *"abcdefghi"} - {"f3"}
     last.merge(store, lambda _: True)
     assert names(store) == ["26m"], "one is not made of one"
@@ -275,6 +275,6 @@ def test_one_of_two_concurrent_merges_of_notes_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01", *map(damaged, WRONG)])
 def test_unreadable_notes_are_ignored(tmp_path: Path, data: bytes) -> None:
     store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
-    store.put_if_absent(f"{footer_notes.NOTES}5", data).unwrap()
+    store.put_if_absent(f"{place.NOTES}5", data).unwrap()
     assert said(store) == {}
     assert FooterNotes(beside_the_lock=True).ranges(store, files) == {}

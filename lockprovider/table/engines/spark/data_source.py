@@ -198,15 +198,22 @@ def snapshot_scan(
 
 
 def changed(
-    table: TableContext, options: SparkOptions, schema: StructType, begin: str, end: str, *, streams: bool = False
+    table: TableContext,
+    options: SparkOptions,
+    schema: StructType,
+    begin: str,
+    end: str,
+    *,
+    of_now: pa.Schema | None = None,
 ) -> list[InputPartition]:
     """Plan tasks that read commits completed in `(begin, end]`: rows written, as of the last commit, or net `changes`.
 
-    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. `streams`: `begin` is an
-    offset, and columns that the table got after `end` are null. HistoryGone: commits after `begin` are gone or, if it
-    is an offset, none has its time.
+    Without `changes`, an empty `begin` reads the last commit's snapshot. No commits, no tasks. `of_now`, a stream's,
+    are the table's columns now, null if it got them after `end`; then `begin` is an offset.
+
+    HistoryGone: commits after `begin` are gone or, if it is an offset, none has its time.
     """
-    columns, of_now = schema.names, table.schema() if streams else None
+    columns, streams = schema.names, of_now is not None
     if options.changes:
         names = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
@@ -299,14 +306,15 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
     @without_traceback()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """The same tasks for equal offsets while the files exist."""
-        self._check_columns()
-        return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], streams=True)
+        of_now = self._check_columns()
+        return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], of_now=of_now)
 
-    def _check_columns(self) -> None:
-        """Raise UnsupportedSchema if columns to read are new, or have other types than the query's."""
+    def _check_columns(self) -> pa.Schema:
+        """Return the table's columns; raise UnsupportedSchema if some to read are new or have other types."""
+        schema = self._table.schema()
         changes = self._options.changes
         names = [name for name in self._schema.names if not (changes and name == OPERATION)]
-        table_columns = selected(self._table.schema(), names if self._options.columns else None)
+        table_columns = selected(schema, names if self._options.columns else None)
         query_types = {field.name: field.dataType.simpleString() for field in self._schema.fields}
         table_types = {field.name: field.dataType.simpleString() for field in from_arrow_schema(table_columns).fields}
         if differing := [f"{name} {kind}" for name, kind in table_types.items() if query_types.get(name) != kind]:
@@ -315,6 +323,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
                 "the stream again, and start the query with the same checkpoint; or name the columns to read in the "
                 "option columns"
             )
+        return schema
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[SparkOptions, StructType]]:
         return (StreamReader, (self._options, self._schema))

@@ -226,7 +226,8 @@ def check(config: Mapping[str, object]) -> None:
     """
     for key, value in config.items():
         if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-            raise InvalidSettings(f"{shown(key)} is larger than {LARGEST_NUMBER} in size, which no setting of Hudi's is")
+            size = f"is larger than {LARGEST_NUMBER} in size"
+            raise InvalidSettings(f"{shown(key)} {size}, which no setting of Hudi's is")
     provider = config.get(PROVIDER, STORAGE_PROVIDER)
     if provider != STORAGE_PROVIDER:
         raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")

@@ -110,10 +110,10 @@ class Later(Future[T]):
         self._over.set()
         self._call_back()
         if self._condition.acquire(timeout=SLICE_S):
-            waiters, self._waiters = self._waiters, []
+            waiters = [*self._waiters]
             self._condition.release()
             if waiters:
-                Worker(partial(self._report, waiters), "told-later").start()
+                BACKGROUND.run(partial(self._report, waiters))
 
     def _report(self, waiters: list[Any]) -> None:
         """Tell each waiter of `concurrent.futures.wait` whether the call was cancelled, failed or returned."""

@@ -262,7 +262,7 @@ _GUARD = (
 
 
 class Child:
-    """Starts a command, and a guard shell that ends it if this process dies; may raise OSError.
+    """Starts a command, and a guard shell that ends it if this process dies or cannot wait; may raise OSError.
 
     Calls `on_start` after the start, `on_end` on another thread.
     """
@@ -293,14 +293,14 @@ class Child:
                 words, env={**os.environ, **environment}, start_new_session=self.own_group
             )
             on_start()
+            with contextlib.suppress(BrokenPipeError):
+                assert self._guard.stdin is not None  # noqa: S101 - a pipe
+                self._guard.stdin.write(b"%d\n" % (-self._process.pid if self.own_group else self._process.pid))
+            self.ended = threading.Event()
+            Worker(self._wait, "command").start()
         except BaseException:
             self._tell_guard(b"")
             raise
-        with contextlib.suppress(BrokenPipeError):
-            assert self._guard.stdin is not None  # noqa: S101 - a pipe
-            self._guard.stdin.write(b"%d\n" % (-self._process.pid if self.own_group else self._process.pid))
-        self.ended = threading.Event()
-        Worker(self._wait, "command").start()
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the second for a group of zombies

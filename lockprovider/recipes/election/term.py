@@ -215,7 +215,11 @@ class Term:
         self._callbacks: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._heartbeat = Heartbeat(self, renew_s)
-        self._heartbeat.start()
+        try:
+            self._heartbeat.start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         _LOG.debug("%r was elected", self)
 
     def __repr__(self) -> str:
@@ -402,6 +406,7 @@ def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[b
     """
     call = _Call(main, term)
     try:
+        call.thread.start()
         while not call.done.wait(_LOOK_S):
             if term.lost.is_set():
                 call.end(ending)
@@ -430,29 +435,31 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
-    """Runs `main(term)` on its own thread once created."""
+    """Runs `main(term)` on its own thread, once that is started."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()
         self.result: Any = None
         self.error: BaseException | None = None
         self._main, self._term = main, term
+        self._decided = threading.Lock()  # taken once, by the thread that begins or prevents the call
         self._guard = threading.Lock()
-        self._over = False
-        self._thread = Worker(self._live, f"term-{term.epoch}")
-        self._thread.start()
+        self._ident: int | None = None  # of its thread, while an interrupt may be raised there
+        self.thread = Worker(self._live, f"term-{term.epoch}")
 
     def end(self, ending: Ending) -> None:
         """Raise Deposed in the call's thread each second until it ends; "event" only waits.
 
-        "exit" exits the process after its grace.
+        "exit" exits the process after its grace. A call that has not begun never does.
         """
+        if self._decided.acquire(blocking=False):
+            self.done.set()
         waited_s = 0.0
         while True:
             if ending.on_deposed != "event":
                 with self._guard:
-                    if not self._over and self._thread.ident is not None:
-                        _raise_in(self._thread.ident, Deposed)
+                    if self._ident is not None:
+                        _raise_in(self._ident, Deposed)
             pause_s = ending.pause_s(waited_s)
             if self.done.wait(pause_s):
                 return
@@ -463,7 +470,9 @@ class _Call:
         """Call `main(term)`, store its result or error, or a late Deposed, and set `done`."""
         try:
             try:
-                self.result = self._main(self._term)
+                if self._decided.acquire(blocking=False):
+                    self._ident = threading.get_ident()
+                    self.result = self._main(self._term)
             except BaseException as error:  # noqa: BLE001 - the caller of the work raises it
                 self.error = error
             self._leave()
@@ -474,7 +483,7 @@ class _Call:
 
     def _leave(self) -> None:
         with self._guard:
-            self._over = True
+            self._ident = None
             _raise_in(threading.get_ident(), None)  # drops a late interrupt
 
 

@@ -5,6 +5,7 @@ Source: Hudi `HoodieHeartbeatClient`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -157,7 +158,12 @@ class WriterHeartbeat:
         if self._version is None:
             return False
         self._last_s = sent_s
-        self.accompany()
+        try:
+            self.accompany()
+        except BaseException:
+            with contextlib.suppress(CasError):
+                self.stop()
+            raise
         return True
 
     def resume(self) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import as_completed, wait
 
 import pytest
 from patience import until
 
-from fsspec_cas.bridge.threads import Background
+from fsspec_cas.bridge.threads import Background, Later
+from fsspec_cas.machine import Worker
 
 LONG_S = 60.0
 
@@ -45,6 +47,22 @@ def test_exception_of_a_call_is_its_answer_and_the_next_call_begins() -> None:
         with pytest.raises(ZeroDivisionError):
             background.begin(lambda: 1 // 0).result(LONG_S)
     assert background.begin(lambda: 1).result(LONG_S) == 1
+
+
+@pytest.mark.parametrize("threads", ["start", "do not start"])
+@pytest.mark.parametrize(
+    "function", [lambda calls: wait(calls).done, lambda calls: {*as_completed(calls)}], ids=["wait", "as_completed"]
+)
+def test_functions_of_concurrent_futures_wait_for_a_call(monkeypatch, function, threads) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    call, done = Later(), Background().begin(lambda: function([call]))
+    until(lambda: call._waiters)
+    if threads == "do not start":
+        monkeypatch.setattr(Worker, "start", full)
+    call.set_result(1)
+    assert done.result(LONG_S) == {call}
 
 
 def test_exit_waits_once_for_all_calls() -> None:

@@ -13,9 +13,10 @@ import pytest
 from patience import PATIENCE_S, until
 from typed import typed
 
+from fsspec_cas.machine import Worker
 from lockprovider import LeaseLost
 from lockprovider.cli import main
-from lockprovider.commands.running import CommandOrder
+from lockprovider.commands.running import CommandOrder, CommandResult, passed_signals
 from lockprovider.state import Fenced, State, TfLock
 
 COMMAND = str(Path(sys.executable).with_name("lockprovider"))
@@ -206,6 +207,21 @@ def test_lock_is_removed_when_the_command_cannot_be_watched(url, monkeypatch) ->
     monkeypatch.setattr(CommandOrder, "run", full)
     assert main(["state", "lock", url, "--style", "tflock", "--", "true"]) == 125
     assert TfLock.open(url).shown() is None
+
+
+def test_command_that_cannot_be_waited_for_is_ended(monkeypatch) -> None:
+    children, start = [], Worker.start
+
+    def full(worker: Worker) -> None:
+        if worker.name == "command":
+            children.append(worker._target.__self__)
+            raise RuntimeError("can't start new thread")
+        start(worker)
+
+    monkeypatch.setattr(Worker, "start", full)
+    with pytest.raises(RuntimeError, match="can't start"), passed_signals() as signals:
+        CommandOrder(["sleep", "1000"], signals).run({}, CommandResult("", 0))
+    assert children[0]._process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_deeply_nested_state_is_bad_input(url) -> None:

@@ -26,6 +26,7 @@ import lockprovider
 from fsspec_cas import InvalidInput, Store, Unavailable, Won
 from fsspec_cas.backends.base import Relay
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.machine import Worker
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,
@@ -373,6 +374,30 @@ def test_stop_ends_the_work_and_resigns(store) -> None:
     assert record_in(store).resigned
     with pytest.raises(NotElected, match="stopped"):
         election.lead()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+@pytest.mark.parametrize("name", ["lease-heartbeat", "term-"])
+def test_ctrl_c_while_a_thread_starts_ends_the_work_and_resigns(store, monkeypatch, name, starts) -> None:
+    start, started = Worker.start, []
+
+    def interrupted(worker: Worker, **options: bool) -> None:
+        if not worker.name.startswith(name):
+            return start(worker, **options)
+        if starts:
+            start(worker, **options)
+            started.append(worker)
+        raise KeyboardInterrupt
+
+    def main(term: Any) -> None:
+        while True:
+            threading.Event().wait(0.01)
+
+    monkeypatch.setattr(Worker, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Election(store, PATH, **SOON).run(main)
+    assert record_in(store).resigned
+    until(lambda: not any(worker.is_alive() for worker in started))
 
 
 def test_term_won_while_the_candidate_is_stopped_is_resigned(backend) -> None:

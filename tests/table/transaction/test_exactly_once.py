@@ -11,6 +11,7 @@ from patience import until
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from fsspec_cas import InvalidInput, Machine, Unavailable
+from fsspec_cas.machine import Worker
 from lockprovider.table import HeartbeatSettings, Table, TableTransaction
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.writer import start_for_tasks
@@ -209,3 +210,14 @@ def test_process_that_resumes_a_live_instant_counts_as_alive(table: Table, monke
     assert mine.alive
     assert meddled
     mine.stop()
+
+
+def test_heartbeat_whose_thread_does_not_start_leaves_no_file(table: Table, monkeypatch: Any) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    begin = "20260101000000000"
+    monkeypatch.setattr(Worker, "start", full)
+    with pytest.raises(RuntimeError, match="can't start"):
+        WriterHeartbeat(table.store, begin, HeartbeatSettings(), Machine()).start()
+    assert table.store.read_or_none(heartbeat_path(begin)) is None

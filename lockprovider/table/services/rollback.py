@@ -51,7 +51,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         if timeline.written_at(begin) is not None:
             return
         if not timeline.pending_files(begin):
-            if own and begin > timeline.first_active:  # Not archived: rolled back while this writer wrote.
+            if own and not archive_index.completions(table.knowledge, [begin]):  # Rolled back while this writer wrote.
                 plans.remove_files(table, begin, files_of(table, begin))
                 plans.unlist(table, begin)
             return

@@ -29,6 +29,7 @@ from lockprovider.recipes.errors import Fenced
 from lockprovider.table.errors import (
     Aborted,
     AlreadyCommitted,
+    Corrupt,
     InvalidRecords,
     PropertiesChanged,
     TableError,
@@ -177,7 +178,7 @@ class Started:
         table.lock.discard(*leftovers, *(() if self.view.has_jvm_writers else (heartbeat_path(self.begin),)))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
-        """Remove the heartbeat and, unless completed, instant and files; swallows store errors and `LockError`.
+        """Remove the heartbeat and, unless completed, instant and files; swallows store errors, `LockError`, `Corrupt`.
 
         `files`: all files, removed without the lock if no other process may roll it back. None: unknown; acquires the
         lock.
@@ -185,7 +186,7 @@ class Started:
         try:
             with contextlib.suppress(CasError, Aborted):
                 self.wait_in_flight()  # else the file might appear after its removal
-            with contextlib.suppress(CasError, LockError):
+            with contextlib.suppress(CasError, LockError, Corrupt):
                 own_files = files if self.heartbeat.alive else None
                 if own_files is None or not rollback.roll_back_own(table, self.begin, own_files):
                     rollback.roll_back(table, self.begin, own=True)

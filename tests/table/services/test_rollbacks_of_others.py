@@ -156,6 +156,30 @@ def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(1, "a", 1)}
 
 
+@pytest.mark.parametrize("later", ["the first commit", "an archived commit"])
+def test_writer_removes_its_late_files_before_the_timeline_starts(tmp_path: Path, later: str) -> None:
+    """Hudi counts a write before the timeline's first as committed."""
+    settings = replace(SETTINGS, retention=KeepCommits(1))
+    table = Table.create(str(tmp_path), SPEC, settings=settings)
+    if later == "the first commit":  # its creator died after the properties
+        table.store.delete_all([entry.path for entry in table.store.list(f"{TIMELINE}/")])
+        table = Table.open(str(tmp_path), settings=settings)
+    mine = Transaction(table)
+    mine.ensure_begun()
+    table.roll_back(mine.begin, force=True)
+    done = upsert(table, (0, "z", 0))
+    for key in range(0 if later == "the first commit" else 5):
+        upsert(table, (2, "b", key))
+    before = content(table)
+    table.clean()
+    table.archive(KeepActive(1, 2))
+    assert mine.begin < table.timeline().first_active
+    engine.write(mine, upserts=rows((1, "a", 1)))
+    mine.rollback()
+    rollback.roll_back(table, done.instant, own=True)
+    assert content(table) == by_hudi_rs(str(tmp_path)) == before
+
+
 def test_writer_that_gives_up_beats_until_its_instant_is_gone(tmp_path: Path) -> None:
     """A JVM cleaner takes a pending instant without a heartbeat for dead at once, and fails when it vanishes."""
     Table.create(str(tmp_path), SPEC, settings=SETTINGS)

@@ -268,7 +268,7 @@ class Transaction:
             raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
-        replaced = self.snapshot.within(partitions)
+        replaced = self.remaining(partitions)
         self._action, self.operation = Action.REPLACECOMMIT, operation
         for slice_ in replaced:
             self._replaced[slice_.partition] = (*self._replaced.get(slice_.partition, ()), slice_.file_id)

@@ -402,6 +402,18 @@ def test_insert_after_replaced_partitions_is_recorded_as_an_overwrite(table: Tab
     assert table.metadata_of(table.timeline().writes[-1]).operation == "INSERT_OVERWRITE"
 
 
+def test_overwrite_asked_for_twice_ends_each_file_group_once(table: Table) -> None:
+    """As one repeated after a failed begin; JVM Hudi's readers fail on a file group that a commit ends twice."""
+    ((partition, file_id),) = upsert(table, (1, "a", 1)).file_groups
+    txn = Transaction(table)
+    for _ in range(2):
+        txn.end_partitions(["a"])
+    engine.insert(txn, rows((2, "a", 2)))
+    txn.commit()
+    assert table.metadata_of(table.timeline().writes[-1]).replaced == {partition: (file_id,)}
+    assert content(table) == {(2, "a", 2)}
+
+
 def test_writer_whose_heartbeat_expired_writes_no_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = Transaction(table)

@@ -32,6 +32,7 @@ from fsspec_cas import (
     World,
     check_bytes,
 )
+from fsspec_cas.outcome import won_or_lost
 from lockprovider.errors import LockError, LossReason, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.storage_lock import machine
 from lockprovider.storage_lock.audit_log import AuditLog
@@ -447,7 +448,7 @@ class Publisher:
             name = digest(repr((pending.path, pending.digest)).encode())
             details_path = f"{self._folder}/set_aside/{name}.json".removeprefix("/")
             details = {**fields_of(pending, enclosed=True), "why": str(error)}
-            self._store.put_if_absent(details_path, json.dumps(details).encode(), timeout=_OBJECT_S)
+            won_or_lost(self._store.put_if_absent(details_path, json.dumps(details).encode(), timeout=_OBJECT_S))
             self.set_aside[pending.path] = details_path
             _LOG.warning("%s; the publish was set aside in %r", error, details_path)
             return False

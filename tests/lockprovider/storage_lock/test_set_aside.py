@@ -10,7 +10,8 @@ import pytest
 from deciding import begin, commit
 from noting import RECORD, SETTINGS, Noting, record
 
-from fsspec_cas import AlreadyExists, Lost, Machine, Store, Unknown, Won
+from fsspec_cas import AlreadyExists, Lost, Machine, Store, Unavailable, Unknown, Won
+from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, LockRecord, Pending, PublishUnknown, Unappliable
@@ -65,6 +66,30 @@ def test_publish_to_a_foreign_path_is_not_reported_as_published(store: Store, *,
         lease.publish("state3", b"the lease goes on")
     assert (kept(store)["path"], "enclosed" in kept(store)) == ("state1", True)
     goes_on(store)
+
+
+def test_publish_is_set_aside_only_once_its_details_are_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch, backend: Noting
+) -> None:
+    put, answers = backend.put, [NoAnswer("it never got there")]
+
+    async def lost(write: Write, *args: Any, **kwargs: Any) -> Any:
+        if "/set_aside/" not in write.path:
+            return await put(write, *args, **kwargs)
+        if not answers:
+            raise Unavailable("the store is out of reach")
+        return answers.pop()
+
+    store.put_if_absent("state1", FOREIGN).unwrap()
+    lock = of_another_process(store)
+    with lock.acquire() as lease:
+        monkeypatch.setattr(backend, "put", lost)
+        with pytest.raises(PublishUnknown, match="/set_aside/"):
+            lease.publish(lock.stage("state1", b"mine"), b"mine", new=True)
+        monkeypatch.setattr(backend, "put", put)
+        assert record(store).all_pending
+    goes_on(store)
+    assert kept(store)["path"] == "state1"
 
 
 def test_foreign_object_at_the_path_after_commit_blocks_no_client(

@@ -67,7 +67,7 @@ class AioBackend(HttpBackend):
     def __init__(self, fs: Any, dialect: Dialect, *, gives_request_ids: bool | None = None) -> None:
         super().__init__(fs, dialect, gives_request_ids=gives_request_ids)
         self._clients: dict[tuple[int, int], tuple[Any, asyncio.AbstractEventLoop, weakref.finalize[..., Any]]] = {}
-        self._opening: dict[tuple[int, int], asyncio.Lock] = {}
+        self._opening: weakref.WeakValueDictionary[tuple[int, int], asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def close(self) -> None:
         if _here() in self._clients:
@@ -82,9 +82,10 @@ class AioBackend(HttpBackend):
         """Return the running loop's client; the first call opens it, and drops those of closed loops."""
         here = _here()
         if here not in self._clients:
-            for key in [key for key, (_, loop, _) in self._clients.items() if loop.is_closed()]:
-                self._clients.pop(key)[2].detach()
-                self._opening.pop(key, None)
+            for key, (_, loop, closer) in [*self._clients.items()]:  # other threads' loops change it
+                if loop.is_closed():
+                    self._clients.pop(key, None)
+                    closer.detach()
             async with self._opening.setdefault(here, asyncio.Lock()):
                 if here not in self._clients:
                     loop, client = asyncio.get_running_loop(), await self._open()

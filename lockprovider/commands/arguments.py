@@ -7,7 +7,7 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,11 @@ def add_command(
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
     return parser
+
+
+def stdin_lines() -> Iterator[bytes]:
+    """Lines of stdin, without line ends."""
+    return (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
 
 
 def _mix(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -34,6 +33,7 @@ from lockprovider.commands.arguments import (
     positive,
     say,
     seconds,
+    stdin_lines,
     whole,
 )
 from lockprovider.commands.running import command_of
@@ -52,7 +52,7 @@ _EXAMPLES = """examples:
 _command = partial(add_command, url="the queue's object: s3://bucket/backfill.json")
 _reading = partial(_command, codes=exit_codes(**READS))
 _ANEW = "refused: another queue was created at this path meanwhile"
-_FULL = "unavailable: the store did not answer or kept throttling, or the queue is full; nothing was written"
+_FULL = "unavailable: the store did not answer or kept throttling, or the queue is full"
 
 
 def add_queue(commands: Commands) -> None:
@@ -68,8 +68,8 @@ def add_queue(commands: Commands) -> None:
     text = "deliveries before a message becomes a dead letter (default: %(default)s)"
     option(create, "--max-attempts", positive, text, MAX_ATTEMPTS)
     option(create, "--max-bytes", positive, "largest size of the queue's object (default: %(default)s)", MAX_BYTES)
-    text = "Put messages into the queue: the arguments, or each line of stdin."
-    refused = "refused, nothing was written: a newer epoch (--fence), a number out of order, or another queue"
+    text = "Put messages into the queue: the arguments, or each line of stdin. After an error, some may be put."
+    refused = "refused: a newer epoch (--fence), a number out of order, or another queue"
     put = _command(queue, "put", _put, text, codes=exit_codes(refused, unavailable=_FULL))
     option(put, "messages", "MESSAGE", "a message: JSON, or else text", nargs="*", type=str)
     option(put, "--producer", "NAME", "number the messages from 1, so that a repeated command puts none twice")
@@ -133,16 +133,16 @@ def _put(arguments: Any) -> None:
 
 
 def _bodies(arguments: Any) -> Iterator[Any]:
-    for text in arguments.messages or map(_line, sys.stdin.buffer):
+    for text in arguments.messages or map(_text, stdin_lines()):
         try:
             yield json.loads(text, parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError):
             yield text
 
 
-def _line(line: bytes) -> str:
+def _text(line: bytes) -> str:
     try:
-        return line.decode().removesuffix("\n").removesuffix("\r")
+        return line.decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"the line {shown(line)} of stdin is not UTF-8 text") from error
 

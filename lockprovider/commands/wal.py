@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from lockprovider.commands.arguments import (
     pause,
     positive,
     say,
+    stdin_lines,
     wait,
 )
 from lockprovider.recipes.wal.contents import RETAIN, SLOTS
@@ -96,9 +96,7 @@ def _append(arguments: Any) -> None:
 
     `--fence` leads the log under that epoch. InvalidInput: `--first` without `--producer`.
     """
-    data: Iterable[bytes] = [record.encode() for record in arguments.records]
-    if not data:
-        data = (line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
+    data = [record.encode() for record in arguments.records] or stdin_lines()
     log, producer = _opened(arguments), arguments.producer
     if arguments.first is not None and producer is None:
         raise InvalidInput("--first needs --producer NAME, whose records it numbers")

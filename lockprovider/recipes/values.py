@@ -171,14 +171,15 @@ class FailedNumbers:
         own error is noted for all, and raised.
         """
         gaps = self.held_up(named)
-        taken = [operation for index, operation in enumerate(operations) if index not in gaps]
+        taken = [index for index in range(len(operations)) if index not in gaps]
         try:
-            carried = iter(carry_out(taken) if taken else ())
+            carried = carry_out([operations[index] for index in taken]) if taken else ()
+            by_index = {**gaps, **dict(zip(taken, carried, strict=True))}
         except BaseException as error:
             for number in named:
                 self.note(number, error)
             raise
-        results = [gaps[index] if index in gaps else next(carried) for index in range(len(operations))]
+        results = [by_index[index] for index in range(len(operations))]
         for number, result in zip(named, results, strict=True):
             self.note(number, result)
         return results

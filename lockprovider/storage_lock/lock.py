@@ -28,7 +28,7 @@ from lockprovider.storage_lock.commit_rules import Decider, Intent
 from lockprovider.storage_lock.commit_writes import CommitAnswer
 from lockprovider.storage_lock.driver import LAST_S, REQUEST_S, RecordFile
 from lockprovider.storage_lock.lease import Lease, OnLost
-from lockprovider.storage_lock.metrics import OnMetric, Recorder
+from lockprovider.storage_lock.metrics import OnMetric
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.storage_lock.status import LockStatus, look
 
@@ -121,11 +121,6 @@ class Lock:
     def owner(self) -> str:
         """This client's UUID in the lock record."""
         return self._of_this_process().owner
-
-    @property
-    def metrics(self) -> Recorder | None:
-        """Recorder of this client's measures, None without `on_metric`."""
-        return self._of_this_process().metrics
 
     @property
     def url(self) -> str:

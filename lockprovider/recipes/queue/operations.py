@@ -225,30 +225,30 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | PutBefore:
             f"epoch {put.fence} is over, because epoch {newest} has put messages: stop the work under the old epoch",
             newest,
         )
-    if not last:
-        _make_room(contents, put.producer, sent=sent)
+    displaced = put.producer if last else _displaced(contents, put.producer, sent=sent)
     number = _add(contents, [put.message])[0]
     contents.epoch = max(contents.epoch, put.fence)
-    contents.producers.pop(put.producer, None)  # the longest idle are first
+    contents.producers.pop(displaced, None)  # the longest idle are first
     contents.producers[put.producer] = (put.seq, number, put.client)
     return number
 
 
-def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
-    """At 1000 unnamed producers forget the longest idle, or raise Forgotten if `sent`; at 1000 named raise Overloaded.
+def _displaced(contents: Contents, producer: str, *, sent: bool) -> str:
+    """Return the producer that the new `producer` displaces: itself, or of 1000 unnamed ones the longest idle.
 
-    `producer` is new; only its kind counts.
+    At 1000 unnamed ones raises Forgotten if `sent`, at 1000 named ones Overloaded.
     """
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
-    if len(alike) >= PRODUCERS:
-        if not unnamed:
-            raise Overloaded(f"{PRODUCERS} named producers have put messages, which is the limit: use fewer names")
-        if sent:
-            raise Forgotten(
-                f"{PRODUCERS} unnamed producers have put messages since, so this put is forgotten: give producers names"
-            )
-        del contents.producers[alike[0]]
+    if len(alike) < PRODUCERS:
+        return producer
+    if not unnamed:
+        raise Overloaded(f"{PRODUCERS} named producers have put messages, which is the limit: use fewer names")
+    if sent:
+        raise Forgotten(
+            f"{PRODUCERS} unnamed producers have put messages since, so this put is forgotten: give producers names"
+        )
+    return alike[0]
 
 
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:

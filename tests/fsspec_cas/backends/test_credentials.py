@@ -72,6 +72,7 @@ def test_profile_without_credentials_is_access_denied_before_any_request(profile
             with pytest.raises(AccessDenied, match="nothing was sent"):
                 call()
         assert wire.requests == []
+    assert not store.backend._opening  # a lock for each event loop would stay
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (400, "ExpiredTokenException")])

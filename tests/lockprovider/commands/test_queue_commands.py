@@ -59,6 +59,15 @@ def test_queue_command_puts_shows_and_works_on_messages(url, tmp_path) -> None:
     assert [json.loads(line)["body"] for line in lines] == ["b", "1e400", "[NaN]"]
 
 
+def test_put_into_a_full_queue_tells_that_some_messages_may_be_put(url) -> None:
+    queue("create", url, "--max-bytes", 4096)
+    assert "holds" in queue("put", url, "--key", "k", "a", "b" * 4096, code=4).stderr
+    assert json.loads(queue("stat", url, "--json").stdout)["ready"] == 1
+    told = queue("put", "--help").stdout
+    assert "some may be put" in told
+    assert "nothing was written" not in told
+
+
 def test_words_after_two_dashes_are_no_options(url) -> None:
     queue("create", url)
     for words in (("--", url, "--json"), ("--", url, "--help", "--json"), (url, "--priority", 0, "--", "--json")):

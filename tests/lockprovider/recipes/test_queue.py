@@ -594,6 +594,13 @@ def test_repeat_of_a_lower_number_does_not_release_those_after_a_failed_one() ->
     assert not numbers.held_up([("p", 3), ("p", 5), ("p", 6)])
 
 
+def test_batch_with_too_few_results_fails_its_numbers() -> None:
+    numbers = FailedNumbers()
+    with pytest.raises(ValueError, match="shorter"):
+        numbers.run_allowed([1, 2], [("p", 1), ("p", 2)], lambda _: [None])
+    assert [*numbers.held_up([("p", 2)])] == [0]
+
+
 @given(st.lists(st.integers(1, 60)))
 def test_number_ranges_agree_with_a_set(added) -> None:
     ranges = NumberRanges()
@@ -895,6 +902,9 @@ def test_producer_table_of_a_queue_is_bounded(store) -> None:
     for n in range(1001):
         carry_out_all(contents, [Put(New(1), f"~{n}", 1, "")], 0, "b")
     assert "~0" not in contents.producers
+    too_large = New("x" * contents.settings.max_bytes, key="k")
+    (full,) = carry_out_all(contents, [Put(too_large, "~", 1, "")], 0, "b")
+    assert isinstance(full, QueueFull)
     assert "~1" in contents.producers
     for n in range(1100):
         carry_out_all(contents, [Take(str(n), "w", 1000)], 0, f"b{n}")

@@ -70,9 +70,9 @@ def check_function(value: Any, name: str, purpose: str) -> Callable[..., Any]:
 
 
 def check_items(value: Any, name: str, items: str) -> Iterator[Any]:
-    """Return an iterator of the value's items; text, bytes, a dict or no iterable raise InvalidInput at once.
+    """Return an iterator of the items; text, bytes, a dict or no iterable raise InvalidInput at once.
 
-    The message has `name`, and `items`, a noun for them.
+    The message has `name` and `items`, a noun.
     """
     if not isinstance(value, (str, bytes, bytearray, dict)):
         try:

@@ -360,7 +360,7 @@ class AsyncStore:
     async def _delete_in_bucket(self, rest: list[str], timeout: float) -> None:
         """Delete objects of one bucket by their full paths, 1,000 per request if the store can, else singly.
 
-        `rest` loses deleted batches.
+        `rest` loses deleted batches, not single objects.
         """
         delete_batch = getattr(self.backend, "delete_batch", None)
         if delete_batch is not None:

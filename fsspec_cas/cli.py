@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    """Test the store with temporary objects and print a report; return DONE, or REFUSED if it is unfit for locks."""
+    """Test the store with temporary objects, and print a report; DONE, or REFUSED if unfit for locks."""
     fs, root = split_url(arguments.url, command.storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -121,7 +121,7 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
-    """Read the object, write it to a file or stdout, and print its version; return DONE.
+    """Read the object into a file or stdout, and print its version; return DONE.
 
     With content on stdout, the version goes to stderr.
     """
@@ -191,7 +191,7 @@ def _say(arguments: Any, report: dict[str, Any], plain: str, to: TextIO) -> None
 
 
 def _fail(arguments: Any, outcome: Outcome, report: dict[str, Any], code: int) -> int:
-    """Print the lost or unknown outcome's error to stderr, and with --json first `report` to stdout; return `code`."""
+    """Print the outcome's error to stderr, with --json first `report` to stdout; return `code`."""
     if arguments.json:
         print(json.dumps(report))
     try:

@@ -166,7 +166,7 @@ class AsyncExclusive:
         return await self._sender.finish(self._write, partial(self._backend.finish, self._upload, tail), self._timeout)
 
     async def _drop(self) -> None:
-        """Forget the upload, if any, and abort it in the store; a CasError is only logged."""
+        """Forget the upload, if any, then abort it; a CasError is only logged."""
         upload, self._upload = self._upload, None
         if upload is None:
             return

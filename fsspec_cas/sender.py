@@ -197,8 +197,8 @@ class Sender:
     async def check_delete(self, path: str, timeout: float) -> bool:
         """Return whether a conditional delete's success proves that it removed the object.
 
-        Raises NotSupported without such deletes, Unavailable if the test gets no answers. An S3 store other than
-        Amazon's is tested first, once per bucket and process, on an object in the folder of `path`.
+        Raises NotSupported without such deletes, or for ignored conditions, Unavailable if the test gets no answers. An
+        S3 store other than Amazon's is tested first, once per bucket and process, on an object in the folder of `path`.
         """
         name = self._backend.name
         if not self._backend.capabilities.delete_match:
@@ -218,7 +218,7 @@ class Sender:
         return is_proof
 
     async def _try_deletes(self, folder: str, end_s: float) -> bool | None:
-        """Delete a new object in `folder` at a wrong version, at its own, and again.
+        """Delete a new object in `folder` at a wrong version, at its own, and again; then it is gone.
 
         True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not.
 
@@ -263,7 +263,7 @@ class Sender:
         return None
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
-        """Repeat the read until answered, and return the answer; keep the store's clock reading."""
+        """Repeat the read until answered; return the answer, and keep the store's clock reading."""
 
         async def timed(*, timeout_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
@@ -339,7 +339,7 @@ class Sender:
     ) -> FinishAnswer | ReadAnswer:
         """Send one step's request (`Adapt` first switches the dialect); return its answer.
 
-        A delete's head that finds no object, before any doubt, also sends a get.
+        If a delete's head finds no object, before any doubt, sends a get and returns its answer.
         """
         path = progress.write.path
         if isinstance(step, ReadHead):

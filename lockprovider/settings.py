@@ -269,7 +269,7 @@ def _shown(field: str, word: _Word, values: Mapping[str, object]) -> str:
 def _seconds(word: _Word, value: object) -> float:
     """Convert a setting's number or text to seconds.
 
-    Raises `InvalidSettings` if it is not finite, or a fraction where `word` is `whole`.
+    Raises `InvalidSettings` for no finite number, or a fraction where `word` is `whole`.
     """
     expected = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:

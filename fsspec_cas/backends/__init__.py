@@ -98,7 +98,7 @@ def _opening_error(url: str | os.PathLike[str], error: Exception) -> CasError | 
 def _open_with_client(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Return obstore's filesystem and path of an `s3://` URL.
 
-    Other clients raise InvalidInput, other protocols and access points NotSupported.
+    Any `client` except 'obstore' raises InvalidInput, other protocols and access points NotSupported.
     """
     if client != _OBSTORE:
         raise InvalidInput(f"client={client!r} is not a known client: give client='obstore', or leave it out")

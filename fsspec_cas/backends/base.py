@@ -143,7 +143,7 @@ def attributes_of(
 ) -> Attributes:
     """Return a write's checked attributes.
 
-    Of `own`, None values are dropped, and the API's names of content type or metadata become those. Raises InvalidInput
+    Of `own`, None values are ignored, and the API's names of content type or metadata mean those. Raises InvalidInput
     for unknown, duplicate or malformed ones, NotSupported for what this store or a single write cannot have.
     """
     common: dict[str, Any] = {"content_type": content_type, "metadata": metadata}

@@ -116,10 +116,10 @@ class HttpBackend(Backend):
         self.gives_request_ids, self._pinned = True, True
 
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request; return the answer, or raise CasError if re-sending cannot help.
+        """Send the request; return the answer.
 
-        An unproven reply may cost a listing, which shows if request ids are given, or (not of a write) a confirming
-        read.
+        A proven reply marks the store proven. An unproven one may cost a listing, which records if request ids are
+        given, or (not of a write) a confirming read. CasError: re-sending cannot help.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)
@@ -146,10 +146,10 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return the answer from `heard`, the interpreted reply to `request`; sends nothing.
+        """Return the answer from `heard`, the interpreted reply to `request`.
 
-        Raises CasError if re-sending cannot help. An unproven reply gives `NotApplied` if throttled, else `NoAnswer`,
-        as does one that needs confirmation.
+        Raises CasError if re-sending cannot help. An unproven reply gives `NotApplied` if throttled; else, or if it
+        needs confirmation, `NoAnswer`.
         """
         if isinstance(heard, StoreStatement):
             return self._meaning(request, heard)

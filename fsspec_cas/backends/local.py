@@ -242,7 +242,7 @@ def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
 def _temporary(
     target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
 ) -> Iterator[Path]:
-    """Write a synced temporary file beside `target`, yield its path, and remove it.
+    """Write a synced temporary file beside `target`, with `mtime_ns`, yield its path, and remove it.
 
     With `replaces`, the stat of `target`, it gets attributes and mode of `target`.
     """
@@ -308,7 +308,7 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[int | None]:
 
 
 def _poll_flock(descriptor: int, timeout_s: float) -> bool:
-    """Try to lock the open folder, at least once, with sleeps between tries; return False after `timeout_s`."""
+    """Try at least once to lock the open folder, with sleeps between; return False after `timeout_s`."""
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -381,7 +381,7 @@ def _walk(folder: str) -> Iterator[Entry]:
 
 @contextlib.contextmanager
 def _as_store_error(path: str) -> Iterator[None]:
-    """Raise the block's OSError as StoreError, or AccessDenied if the system denied permission."""
+    """Raise the block's OSError as StoreError, or AccessDenied without permission."""
     try:
         yield
     except StoreError:

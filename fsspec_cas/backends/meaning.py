@@ -117,7 +117,7 @@ def _clocks(now: str, date: str | None) -> str:
 
 
 def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> CasError:
-    """Return (not raise) the error for a refusal, typed by the statement's kind, often with advice.
+    """Return the error for a refusal, typed by the statement's kind, often with advice.
 
     FORBIDDEN, UNSUPPORTED and OTHER of a DELETE_MANY make NotSupported. `now`: this machine's time, for wrong clocks.
     """

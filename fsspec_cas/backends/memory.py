@@ -115,7 +115,10 @@ class MemoryBackend(Backend):
         return self._fs.store.get(_key(path))
 
     def _object_state(self, path: str, *, with_data: bool) -> ObjectState | Missing:
-        """Return the object's state, with its bytes if `with_data`, or `Missing`; call it under the guard."""
+        """Return the object's state (bytes if `with_data`) or `Missing`; mark a changed file, as `_version`.
+
+        Call it under the guard.
+        """
         version, file = self._version(path), self._file(path)
         if version is None:
             return Missing()

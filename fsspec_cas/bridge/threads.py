@@ -274,9 +274,9 @@ async def on_thread(
 ) -> T:
     """Run `call` on a thread, with the task's context variables; return its result or raise its error.
 
-    A cancelled task ends at once, every wait in its call raises `WaitStopped`, and `undo` gets a result, if not None,
-    that still comes. With `runs_to_end` the call runs to its end. The interpreter's exit waits for that, and for
-    `undo`.
+    A cancelled task ends at once; `undo` gets a result, if not None, that still comes. Its call runs on with
+    `runs_to_end`, else every wait in it raises `WaitStopped`. The interpreter's exit waits for a call that runs on, and
+    for `undo`.
     """
     running = _Call(call, undo)
     (BACKGROUND.begin if runs_to_end else BACKGROUND.run)(running.run)

@@ -294,7 +294,7 @@ class ConditionalCalls:
         return [self._with_version(info) if isinstance(info, dict) else info for info in listing]
 
     def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return a file's info with "version" (text), if the store shows one; others unchanged.
+        """Return a copy of a file's info with "version" (text), if the store shows one; other infos unchanged.
 
         For local files and memory this reads a head.
         """

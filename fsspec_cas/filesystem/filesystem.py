@@ -210,7 +210,9 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-        """Open a file as the target does; a mode with "x" opens an `ExclusiveFile`, with attributes as `put_if_absent`.
+        """Open a file as the target does; "xb" opens an `ExclusiveFile`, "x" or "xt" an `ExclusiveText`.
+
+        Both take attributes as `put_if_absent`.
 
         Raises:
             AlreadyExists: the path is not empty now; a race lost later raises it on close.

@@ -120,9 +120,9 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
-    """Begin an upload, and send `body` as its part if completions carry none; return the upload or the refusal.
+    """Begin an upload, kept in `bench.uploads`; return it, or the refusal.
 
-    Unavailable: no answer.
+    Sends `body` as its part if completions carry none. Unavailable: no answer, or `NotApplied`.
     """
     backend = bench.store.backend
     opened = await backend.begin(bench.new_write(path), timeout_s=bench.timeout)
@@ -136,9 +136,9 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 
 
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
-    """Complete the upload, with `body` if completions carry bytes, and return the answer, or a refused beginning.
+    """Complete the upload, with `body` if completions carry bytes; return the answer, or the refusal.
 
-    Raises Unavailable after 13 times `NotApplied`.
+    Then forgets it, and aborts an unapplied one. Unavailable: 13 times `NotApplied`.
     """
     if isinstance(opened, ConditionFailed):
         return opened
@@ -225,7 +225,7 @@ async def _create_after_delete(bench: Bench) -> CheckResult:
 
 
 async def _race(condition_kind: str, bench: Bench) -> CheckResult:
-    """Race creates ("create") or matches ("match") in three rounds; "no" after one with a `race_flaw`."""
+    """Race creates ("create") or matches ("match") in three rounds; "no" at a `race_flaw`, else "yes"."""
     for n in range(_ROUNDS):
         path, bodies = f"race-{condition_kind}-{n}", [bench.body() for _ in range(bench.racers)]
         condition = (await bench.write_or_raise(path)).version if condition_kind == "match" else ABSENT
@@ -243,7 +243,7 @@ def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) 
 
 
 async def _match(bench: Bench) -> CheckResult:
-    """Replace an object at its version; "yes" if that is accepted and read back."""
+    """Replace an object at its version; "yes" if that is accepted and read back, else "no"."""
     body = bench.body()
     first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
@@ -283,7 +283,7 @@ async def _match_foreign(bench: Bench) -> CheckResult:
 
 
 async def _match_absent(bench: Bench) -> CheckResult:
-    """Write at a version where no object exists; "yes" if that is refused and creates none."""
+    """Write at a version where no object exists; "yes" if that is refused and creates none, else "no"."""
     foreign = await bench.write_or_raise("not-absent")
     outcome = await bench.write("absent", foreign.version)
     if not isinstance(outcome, Lost):
@@ -294,7 +294,10 @@ async def _match_absent(bench: Bench) -> CheckResult:
 
 
 async def _whole_reads(bench: Bench) -> CheckResult:
-    """Read an object in three tasks during 11 replacements; return "no" if a read's bytes and version do not match."""
+    """Read an object in three tasks during 11 replacements.
+
+    "no" if a read's bytes and version do not match, else "yes".
+    """
     written = [await bench.write_or_raise("whole", body=b"\0" * _BODY_BYTES)]
     contents: list[Content] = []
     done = asyncio.Event()
@@ -328,7 +331,7 @@ async def _not_modified(bench: Bench) -> CheckResult:
 
 
 async def _modified(bench: Bench) -> CheckResult:
-    """Read an object "if changed" after a replacement; "yes" if that brings the new bytes."""
+    """Read an object "if changed" after a replacement; "yes" if that brings the new bytes, else "no"."""
     body = bench.body()
     first = await bench.write_or_raise("newer")
     await bench.write("newer", first.version, body)
@@ -348,7 +351,10 @@ async def _delete_refused(bench: Bench) -> CheckResult:
 
 
 async def _delete_match(bench: Bench) -> CheckResult:
-    """Delete an object at its version; "yes" if accepted and gone, "known" if gone without a proving answer."""
+    """Delete an object at its version; "yes" if accepted and gone.
+
+    "known": gone, without a proving answer. "no": else.
+    """
     content = await bench.write_or_raise("gone")
     answer = await bench.delete("gone", content.version)
     if not isinstance(answer, (Applied, NoAnswer)):
@@ -393,7 +399,7 @@ async def _equal_bytes(bench: Bench) -> CheckResult:
 
 
 async def _listing(bench: Bench) -> CheckResult:
-    """List two new objects, delete one, and list again; "yes" if both lists are right."""
+    """List two new objects, delete one, and list again; "yes" if both lists are right, else "no"."""
     await bench.write_or_raise("list/a")
     await bench.write_or_raise("list/b")
     shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
@@ -413,7 +419,7 @@ async def _upload(bench: Bench) -> CheckResult:
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
-    """Complete an upload over an object; "yes" if that is refused and the object unchanged."""
+    """Complete an upload over an object; "yes" if that is refused and the object unchanged, else "no"."""
     before, body = await bench.write_or_raise("upload-taken"), bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", body), body)
     if isinstance(answer, Applied):
@@ -424,7 +430,7 @@ async def _upload_refused(bench: Bench) -> CheckResult:
 
 
 async def _upload_aborted(bench: Bench) -> CheckResult:
-    """Abort an upload over an object; "yes" if the object is unchanged, or no upload begins."""
+    """Abort an upload over an object; "yes" if the object is unchanged, or no upload begins, else "no"."""
     before = await bench.write_or_raise("upload-aborted")
     opened = await begin_upload(bench, "upload-aborted", bench.body())
     if isinstance(opened, ConditionFailed):
@@ -435,7 +441,10 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
-    """Complete uploads to one path at once, in five rounds; "no" if two won, or none although all were answered."""
+    """Complete uploads to one path at once, in five rounds; return "yes" or "no".
+
+    "no": two won, or none although all were answered.
+    """
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
@@ -449,7 +458,7 @@ async def _upload_race(bench: Bench) -> CheckResult:
 async def _paging(bench: Bench) -> CheckResult:
     """Write, list and delete 2,005 objects, at most eight writes at once.
 
-    "yes" if all, and those after the fourth, are listed in order.
+    "yes" if all, and those after the fourth, are listed in order, else "no".
     """
     names = [f"pages/{n:05}" for n in range(_OBJECTS)]
     for n in range(0, _OBJECTS, _AT_ONCE):

@@ -35,11 +35,11 @@ _PROVED: set[tuple[str, str]] = set()
 
 
 def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
-    """Test an undocumented S3 endpoint, once per process and bucket, for whether it refuses false conditions.
+    """Test, once per process and bucket, that an undocumented S3 endpoint refuses false conditions.
 
     "Proof before a lock" in SPECIFICATION.md describes the test: 56 requests, on its own objects below the store's
-    root. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds) is for the whole test,
-    which takes at most 3 s more.
+    root, which it then tries to delete. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout`
+    (seconds) is for the whole test, which takes at most 3 s more.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
@@ -88,7 +88,7 @@ def _paths(path: str, number: int) -> list[str]:
 
 
 async def _require(bench: Bench, path: str) -> None:
-    """Write and race objects at `path` and `_paths`, which remain; raise NotSupported if a condition is not obeyed."""
+    """Write and race objects at `path` and `_paths`, which remain; NotSupported if a condition is broken."""
     first = (await bench.write_or_raise(path)).version
     outcome = await bench.write(path, first)  # not raced: it determines the dialect
     if not isinstance(outcome, Won):

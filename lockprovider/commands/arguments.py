@@ -191,7 +191,7 @@ def to_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Replace, at any depth, what JSON lacks: bytes by base64; NaN, infinities and unknown types by text."""
+    """Return a copy for JSON, at any depth: bytes as base64; NaN, infinities and unknown types as text."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}

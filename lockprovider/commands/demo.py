@@ -39,10 +39,10 @@ def add(commands: Commands) -> None:
 
 
 def _demo(chosen: Any) -> int:
-    """Run the demo, with `--serve` on its own S3 server; print the report. `--keep` then waits for Ctrl-C.
+    """Write the demo's table, with `--serve` on its own server, and a picture; print the report.
 
-    REFUSED if it is not `ok` or the run stopped, INTERRUPTED by Ctrl-C. BAD_INPUT: bad options, missing packages or
-    Java, earlier errors of store or table.
+    `--keep` then awaits Ctrl-C. REFUSED if it is not `ok` or the run stopped, INTERRUPTED by earlier Ctrl-C. BAD_INPUT:
+    bad options, missing packages or Java, earlier errors of store or table.
     """
     if chosen.serve and chosen.url:
         return _refuse("--serve starts its own store: leave out --url")
@@ -74,7 +74,7 @@ def _demo(chosen: Any) -> int:
 
 
 def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
-    """Print that the table was removed with its server; or with `keep` a command that reads it, and wait for Ctrl-C."""
+    """Print that the table goes with its server; or with `keep` a command to read it, then await Ctrl-C."""
     if not keep:
         complain("lockprovider", f"{url} was removed with its server; --serve --keep keeps it until Ctrl-C")
         return

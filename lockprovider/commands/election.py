@@ -74,7 +74,7 @@ def add_elect(commands: Commands) -> None:
 
 
 def _run_elected(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Lead, run the command, and resign; after a lost term, lead again, and run it anew.
+    """Lead, run the command, and resign, anew after each lost term; return a new result.
 
     Ends with the command, after `--timeout` ("not_elected"), or with a lost term: "lost" with `--once`, "interrupted"
     if a signal asked for the end. A signal during the wait raises `Stopped`.
@@ -124,7 +124,10 @@ def add_leader(commands: Commands) -> None:
 
 
 def _leader(arguments: Any) -> int | None:
-    """Print the leader; REFUSED without one. With `--watch`, print each change without end."""
+    """Print the leader; return None, or REFUSED without one.
+
+    With `--watch`, print each change without end.
+    """
     election = Election.open(arguments.url, storage_options=storage_options(arguments), poll=arguments.every)
     if arguments.watch:
         for change in election.watch():

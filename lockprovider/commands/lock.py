@@ -131,7 +131,7 @@ A change that is undone between two reads is not shown. The command ends at Ctrl
 
 
 def _watch(arguments: Any) -> int:
-    """Poll the record every `--every` seconds; print its state, then changes; DONE after `--for`, else endless.
+    """Poll the record, and print its state, then changes; DONE after `--for`, else endless.
 
     Reports each outage of the store once, and retries.
     """
@@ -176,9 +176,10 @@ path holds other bytes, or its own bytes are gone. It is then set aside in an ob
 
 
 def _break(arguments: Any) -> int:
-    """Break the lock after confirmation; DONE also if it is free, and no publish pending.
+    """Break the lock after confirmation, its publishes applied or set aside.
 
-    REFUSED if declined, held by another than `--if-owner`, or changed since; UNKNOWN: perhaps broken.
+    DONE, also if it is free without any. REFUSED if declined, held by another than `--if-owner`, or changed since;
+    UNKNOWN: perhaps broken.
     """
     at = _place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
@@ -195,7 +196,10 @@ def _break(arguments: Any) -> int:
 
 
 def _break_seen(arguments: Any, at: LockPlace, status: LockStatus) -> int:
-    """Break the lock if its record is still that of `status`; print the outcome; return DONE, REFUSED or UNKNOWN."""
+    """Apply or set aside pending publishes, break the lock of `status`, and print the outcome.
+
+    Returns DONE, REFUSED (the record changed), or UNKNOWN.
+    """
     result = break_lock(at.store, at.path, status, Machine(), timeout_s=arguments.timeout)
     match result.outcome:
         case Won():
@@ -251,9 +255,9 @@ _MOST_LANES = 40
 
 
 def _audit(arguments: Any) -> int:
-    """Switch the audit on or off; or print its records, draw them into `--svg`, and return REFUSED for overlaps.
+    """Switch the audit on or off; or print its records, and draw them into `--svg`.
 
-    InvalidInput: `--svg` or `--last` with a switch.
+    Returns DONE, or REFUSED for overlaps. InvalidInput: `--svg` or `--last` with a switch.
     """
     at = _place(arguments)
     if arguments.enable or arguments.disable:
@@ -309,7 +313,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """Audit as SVG text, with a lane for each owner; beyond 40 lanes, the last is "others"."""
+    """Audit as SVG text, with a lane for each owner; beyond 40, the last is "others"."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}
@@ -346,8 +350,8 @@ Not promised: that no other process acts while this process or its machine is pa
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
     """Run the command under the lock; fill in and return `result`.
 
-    "lost": a lost lease ended the command. "not_acquired": after `--timeout`. A signal during the acquisition raises
-    `Stopped`, and releases the lock.
+    "lost": a lost lease ended the command. "not_acquired", in a new result: after `--timeout`. A signal during the
+    acquisition raises `Stopped`, and releases the lock.
     """
     words = command_of(arguments, "run")
     at, news = _place(arguments), threading.Event()

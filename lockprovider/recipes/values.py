@@ -98,7 +98,7 @@ def epoch_of(fence: Any) -> int:
 
 
 def _check_json(value: Any, argument: str, levels: int) -> None:
-    """Raise InvalidInput if a value, at any depth, has a key that is no text, NaN or infinity, or exceeds `levels`."""
+    """Raise InvalidInput for NaN, infinity or a key that is no text, at any depth, or above `levels`."""
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{argument} must be a JSON value, and has {value!r}, which JSON lacks: give None or text")
     if isinstance(value, (dict, list, tuple)) and not levels:
@@ -121,7 +121,7 @@ class NumberRanges:
         return index >= 0 and number <= self._ranges[index][1]
 
     def add(self, number: int) -> None:
-        """Add a number, and join it to the ranges beside it; beyond 1000 ranges forget the lowest."""
+        """Add a number, joined to adjacent ranges; beyond 1000 ranges forget the lowest."""
         if number in self:
             return
         first = last = number

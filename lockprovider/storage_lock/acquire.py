@@ -249,8 +249,8 @@ class Wish:
 def acquire(client: Client, wish: Wish) -> None:
     """Wait in this process's queue, then read and write the record until `client` holds the lock.
 
-    Returns once pending publishes are applied too. Warns in the log if this thread holds the lock itself. Raises
-    `NotAcquired` after the wish's deadline; other errors pass.
+    Returns once pending publishes are applied too. Logs a warning if this thread holds the lock. Raises `NotAcquired`
+    after the wish's deadline; other errors pass.
     """
     queue, world = client.queue, client.world
     queue.note_request()

@@ -171,7 +171,7 @@ class AsyncLock(ForTasks[Lock]):
         return await on_thread(lambda: self._sync.stage(path, data), undo=self._sync.unstage)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
-        """Acquire the lock on a thread, after the loop's other tasks; if this task holds it, count its lease once more.
+        """Acquire the lock on a thread after the loop's other tasks; a holding task counts its lease again.
 
         Raises `NotAcquired` after `timeout` seconds (None: the settings'), or `LeaseLost`. A failure passes the turn
         on.

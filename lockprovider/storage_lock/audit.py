@@ -34,7 +34,7 @@ class AuditRecord:
     held: bool
 
     def encode(self) -> bytes:
-        """Encode as a line of JSON, with JVM Hudi's names and order of fields."""
+        """Encode as JSON and a newline, with JVM Hudi's names and order of fields."""
         audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,

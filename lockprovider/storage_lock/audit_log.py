@@ -88,7 +88,7 @@ class AuditLog:
         return f"<AuditLog in {self._store.url!r}>"
 
     def taken(self, record: LockRecord) -> None:
-        """Begin the audit file of a new holder, and queue its START line for the thread."""
+        """Replace the open audit file by a new holder's, and queue its START line for the thread."""
         at_ms = self.world.now_ms() if record.holder is None else record.holder.since_ms
         with self._guard:
             # Distinct times: two holdings must not share a file.
@@ -126,7 +126,7 @@ class AuditLog:
     def _start(self) -> bool:
         """Start the writing thread if files are queued and it does not run; False if no thread can start.
 
-        Takes the guard, so its holder must not call it.
+        Takes the guard.
         """
         with self._guard:
             if self._running or not self._pages:

@@ -331,7 +331,7 @@ class Client:
     def take(self, latest: KnownRecord | None, waiters: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock over the record `latest` (None: absent), and apply pending publishes.
 
-        False if refused or held by another client. `waiters` remain in the record. Errors are raised, after the take is
+        False if refused or held by another client. `waiters` remain in the record. Errors pass, once the take is
         released or forgotten.
         """
         driver = self.driver
@@ -452,7 +452,7 @@ class Client:
 def add_details(error: LockError, url: str, record: LockRecord | None, now_ms: int) -> None:
     """Set the error's URL and, from a held `record` (None: unknown), its holder and validity if unset.
 
-    Appends URL, holder and next step to its message, if they are not in it.
+    Appends URL, holder and next step to its message, where missing.
     """
     message, more = str(error), [] if url in str(error) else [f"the lock is {url}"]
     error.url = url

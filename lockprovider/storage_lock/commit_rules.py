@@ -376,9 +376,10 @@ class Situation:
 
 
 def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: float) -> Act:
-    """Choose the next act of a leader: combine, or step down if waiters, a failure or the record stop it.
+    """Choose the next act: a leader combines, or steps down if waiters, a failure or the record stop it.
 
-    With requests, await decided ones, else take `next_step`; without, wait, free the record or rest.
+    Other clients await decided requests, else take `next_step` (`Hold` if stuck), or without requests wait, free the
+    record or rest.
     """
     if situation.leads:
         cannot_go_on = situation.is_waited_for or (situation.fails and situation.all_pending)
@@ -399,10 +400,10 @@ def next_act(record: LockRecord, situation: Situation, now_ms: int, poll_s: floa
 def after_listing(
     record: LockRecord, situation: Situation, batch: Sequence[Pending], *, yields: bool, is_due: bool, empty_rounds: int
 ) -> WriteRecord | StepDown | Wait:
-    """After listing intents, write for a `batch`, newly applied publishes, or once `is_due`, a round later; else wait.
+    """After a listing, write for a `batch` or newly applied publishes, or if a round `is_due`; else wait.
 
-    The leader steps down with `frees` for a due yield window (`yields`) with nothing pending; after two empty rounds,
-    with it unless others wait.
+    The leader steps down instead, and `frees`, for a due yield window (`yields`) with nothing pending. After two empty
+    rounds too, where it `frees` unless other clients wait.
     """
     news = len(situation.all_pending) < len(record.all_pending)
     if yields and not situation.all_pending:
@@ -418,7 +419,7 @@ def next_step(record: LockRecord, waiting: Waiting, now_ms: int, poll_s: float) 
     """Choose the act of a waiting client that does not lead.
 
     While held, `PollAgain`; if no write is allowed, `Hold`. For a yield window or waiters `PollAgain`, under a leader
-    `Post` first, else `WriteRecord`. Pauses lack jitter.
+    `Post`, then `PollAgain`, else `WriteRecord`. Pauses lack jitter.
     """
     if not record.is_free and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000

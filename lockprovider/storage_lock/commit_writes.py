@@ -169,7 +169,7 @@ class CommitRequests:
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
         """Write each request's intent that is not stored yet; True if all are stored.
 
-        After False or `CasError` some may be, so repeat it. First marks each posted, and fixes its name.
+        After False or `CasError` some may be, so repeat it. Marks each posted, and fixes its name, before its write.
         """
         for request in requests:
             if not request.is_stored:
@@ -308,9 +308,9 @@ class Applying:
             self._notify()
 
     def _put(self, pending: Pending) -> None:
-        """Apply one publish, and advance `last_applied` over all done in order.
+        """Apply one publish, and if in time advance `last_applied` over all done in order.
 
-        Raises `Unavailable` if it ended after `until_s`.
+        Else raises `Unavailable`: it ended after `until_s`.
         """
         driver.apply(self._store, pending, pending.data if pending in self._new else None, self._left_s)
         if self._left_s() <= 0:
@@ -389,8 +389,8 @@ class RecordWriter:
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
         """Write the record that decides `batch` over `known`, start to apply it, and audit it unless empty.
 
-        False if refused or unknown: then it stays in doubt, and what is known is stale. `leading_s`: announced time as
-        leader, 0 for none.
+        False if refused or unknown: either stays in doubt, and what is known is stale. Store errors pass. `leading_s`:
+        announced time as leader, 0 for none.
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())

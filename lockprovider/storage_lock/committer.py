@@ -256,9 +256,10 @@ class CommitSteps:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
-        """Do one step; return the pause before the next in seconds, None if nothing is left.
+        """Do one step; return the pause in seconds, None if nothing is left.
 
-        Store and lock errors are retried until the requests' deadlines, others end all requests.
+        Store and lock errors are retried until the requests' deadlines, others end all requests. All end the lead, none
+        passes.
         """
         try:
             return self._step()
@@ -276,7 +277,8 @@ class CommitSteps:
     def _step(self) -> float | None:
         """Read the record if stale, end judged and late requests, and do the next act.
 
-        Returns the pause in seconds; None if nothing is left, or the record is absent, which ends all requests.
+        Returns the pause in seconds; None if nothing is left, or the record is absent, which ends all requests by
+        `Void`.
         """
         writer, requests = self._writer, self._requests
         if requests and (writer.stale or writer.known is None):
@@ -429,7 +431,7 @@ class CommitSteps:
     def _withdraw(self, request: CommitRequest) -> bool:
         """Empty the posted intent, then read and write the record until no client can decide it.
 
-        Returns whether an ended log may have; raises `PublishUnknown` if this log has.
+        Returns whether an ended log may have; raises `PublishUnknown` if this log has, and store errors.
         """
         if request.posted:
             self._requests.intents.withdraw(request.intent)

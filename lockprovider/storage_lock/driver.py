@@ -73,7 +73,7 @@ class RecordFile:
     def read(self, timeout_s: float) -> KnownRecord | None:
         """Read the record (None: absent) by one request, without a body if unchanged, and cache it.
 
-        May raise `MalformedRecord`; store errors are raised.
+        Raises `MalformedRecord` and store errors.
         """
         try:
             if self.known is None:
@@ -92,7 +92,7 @@ class RecordFile:
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
-        """Write the record if the stored one has this version, or none is there, and cache it if that is won.
+        """Write the record if the stored one has this version, or none is there; cache it if won.
 
         After a `CasError` it is not written.
         """
@@ -158,7 +158,7 @@ class Driver:
                     return effect
 
     def tick(self) -> machine.Ended | None:
-        """Return how the lease has lapsed by now, without a request or a wait; None if not, or if already `Lost`.
+        """Return how the lease has lapsed, without a request or a wait; None if not, or already `Lost`.
 
         Marks the machine as `Lost`, unless a write is unanswered or another thread feeds it.
         """
@@ -399,8 +399,8 @@ class Publisher:
     def settle(self, pending: Pending, epoch: int, *, tried: bool) -> machine.Verdict:
         """Read the record, then the path, to settle a commit under the ended lease of `epoch`.
 
-        "apply": the next holder will. Without `tried`, reads nothing: "not_committed". Read `tried` before any thread
-        learns of the end.
+        "apply": the next holder will. Without `tried`, reads nothing: "not_committed". Errors pass. Read `tried` before
+        any thread learns of the end.
         """
         driver, seen = self._driver, None
         while True:
@@ -437,8 +437,8 @@ class Publisher:
     def _is_applied(self, pending: Pending, data: bytes | None, left_s: Left) -> bool:
         """Apply one publish, from `data` (None: enclosed or staged bytes); True if it counts as applied.
 
-        If `apply` finds other bytes at its path (`breaks`: or its own unusable), log a warning, return False. Writes
-        details to `set_aside/` then, and their path to `self.set_aside`. Raises other errors.
+        If `apply` finds other bytes at its path (`self.breaks`: or its own unusable), log a warning, return False.
+        Writes details to `set_aside/` then, and their path to `self.set_aside`. Raises other errors.
         """
         try:
             apply(self._store, pending, data, left_s)
@@ -581,7 +581,7 @@ def _timeout_s(path: str, left_s: Left) -> float:
 
 
 def all_exist(store: Store, paths: Sequence[str]) -> bool:
-    """Return whether all paths have objects, by one listing for each folder, between their names; True for no paths."""
+    """Return whether all paths have objects, by one listing a folder, between their names; True for none."""
     folders: dict[str, set[str]] = {}
     for path in paths:
         folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)

@@ -179,10 +179,11 @@ class Lease:
                 publisher.discard(pending)
 
     def _publish(self, pending: Pending, data: bytes | None, *, new: bool) -> None:
-        """Commit and apply the publish; `new`: nothing is at its path.
+        """Commit and apply the publish; `new`: its path is free.
 
-        Errors while a sent commit is unsettled become `PublishUnknown`, except `AlreadyExists`. If the lease ends, read
-        whether it took effect: `LeaseLost` if not, `PublishUnknown` if unknown or left to the next holder.
+        Errors while a sent commit is unsettled become `PublishUnknown`, except `AlreadyExists`. If the lease ends, note
+        a loss (`_learn`), then read whether it took effect: `LeaseLost` if not, `PublishUnknown` if unknown or left to
+        the next holder.
         """
         publisher, tried = self._client.publisher, False
         try:
@@ -345,9 +346,9 @@ class Lease:
         return error
 
     def _learn(self, ended: Ended | None) -> None:
-        """Note the end once: set `lost`, log and audit it, free the process's queue, call the callbacks on this thread.
+        """Note the end once: set `lost`, log and audit it, free the process's queue, call back on this thread.
 
-        Ignores None and later ends.
+        Ignores None and later ends, logs callbacks' errors.
         """
         with self._loss_guard:
             if ended is None or self.lost.is_set():
@@ -373,9 +374,9 @@ def until_signal(*numbers: int) -> Iterator[None]:
         with lockprovider.until_signal(), lockprovider.lock(url) as lease:
             serve(lease)
 
-    Each `with` is left and its lock released; other threads' leases are released when the interpreter ends. A second
-    signal has no effect; an ignored one (nohup) stays ignored. Not promised: anything after SIGKILL, nor that other
-    threads end, unless they are daemons.
+    Each `with` is left and its lock released; other threads' locks at the interpreter's end. The block's end restores
+    the handlers. A second signal has no effect; an ignored one (nohup) stays ignored. Not promised: anything after
+    SIGKILL, nor that other threads end, unless they are daemons.
 
     Raises:
         LockError: this is not the main thread, and no other may set signal handlers.

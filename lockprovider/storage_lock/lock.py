@@ -281,10 +281,10 @@ class Lock:
             return None if known is None else known.record
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
-        """Publish together with other writers, without holding the lock; waits until that is decided and applied.
+        """Publish together with other writers, without the lock; waits until that is decided and applied.
 
         A thread sends the requests, beginning with the record of the last `look`. Returns and raises as
-        `Committer.commit`.
+        `Committer.commit`. `timeout` None: the settings'.
 
         Raises:
             InvalidSettings: `timeout` is not a number of seconds.

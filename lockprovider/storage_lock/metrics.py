@@ -144,7 +144,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """Count a failed release in this block, and report the time since the acquisition, if one was recorded."""
+        """Count a failed release in this block; in any case report the time since a recorded acquisition."""
         try:
             yield
         except (CasError, LockError):

@@ -141,7 +141,7 @@ def _noted(waiter: Waiter, observation: Observation) -> Waiter:
 
 
 def _should_join(waiter: Waiter, observation: Observation) -> bool:
-    """Return whether to join the waiters, after a round in vain.
+    """Return whether to join the waiters: once this client's wait exceeds a round.
 
     If none wait and `turn_ms` is 0: once wait and holder's turn exceed 0.2 s. Never after a lost race or with unknown
     fields.

@@ -146,7 +146,7 @@ class LockProvider:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}
 
     def try_lock(self, timeout: float = 0.0) -> bool:
-        """Take the lock, waiting at most `timeout` seconds; False if another client still holds it then.
+        """Take the lock within `timeout` seconds; False if another client or thread still holds it then.
 
         The holding thread gets True, and must unlock once more.
 
@@ -232,8 +232,8 @@ def _place(
 ) -> LockPlace:
     """Open the store, and combine the URL's options with the arguments, whose `storage_options` win.
 
-    Without any `on` the path is Hudi's. Raises `InvalidSettings` if `on` or `settings` contradict the URL's, or `on` is
-    no path below the URL.
+    If neither has `on`, the path is Hudi's. Raises `InvalidSettings` if `on` or `settings` contradict the URL's, or
+    `on` is no path below the URL.
     """
     path_given = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
     path = HUDI_LOCK_PATH if path_given is None else path_given

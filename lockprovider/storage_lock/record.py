@@ -269,7 +269,7 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
 
 
 def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
-    """Decode earlier pending publishes from a list, or, from their number, as the log's entries before its last.
+    """Decode earlier pending publishes: a list, or how many log entries before the last; () if absent.
 
     Raises `Undecodable` for more than 64, or if the log lacks them.
     """
@@ -288,7 +288,7 @@ def _pending_before(value: Any, log: Log | None) -> tuple[Pending, ...]:
 def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending | None:
     """Decode a publish's JSON object, None if absent.
 
-    Bytes and a `first` that were left out come from the log's last entry, if that is this publish. `is_first`: it
+    Left-out bytes, and then a left-out `first`, come from the log's last entry, if that is this publish. `is_first`: it
     precedes another, so none may precede it.
     """
     if value is None:
@@ -589,7 +589,7 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=32)
 def _unpack(packed: bytes) -> tuple[Entry, ...]:
-    """Inflate and decode the entries, caching 32 results.
+    """Inflate and decode the entries.
 
     Raises `Undecodable` for malformed bytes, or entries that do not fill them.
     """

@@ -65,7 +65,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
-    """Read the record (None: absent) and, by a second request, the store's time, else this machine's.
+    """Read the record (None: absent) and, with `Store.head`, the store's time, else this machine's.
 
     May raise `MalformedRecord`.
     """
@@ -81,9 +81,9 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
 
 
 def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
-    """Return the changes between two reads of the record (None: absent): none, one, or two.
+    """Return the changes between two reads of the record (None: absent): "removed" or that of `_change`.
 
-    The second is "decided", for a new pending publish.
+    "decided" follows for a new pending publish. Equal reads give none.
     """
     if after is None:
         return [] if before is None else [Change("removed", None)]
@@ -99,8 +99,8 @@ def changes_between(before: LockRecord | None, after: LockRecord | None) -> list
 def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     """Classify a changed record: "waiting" if only the waiters differ.
 
-    With another owner, epoch or `is_free` it is "released" if free, else "acquired". Otherwise "renewed" if held with
-    another validity, or "rewritten".
+    Without `before`, or with another owner, epoch or `is_free`: "released" if free, else "acquired". Otherwise
+    "renewed" if held with another validity, or "rewritten".
     """
     if before is not None and before.without_waiters() == after.without_waiters():
         return "waiting"

@@ -92,8 +92,8 @@ class AzureBackend(AioBackend):
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Create the blob by Put Block and Put Block List, which checks only committed blobs.
 
-        Returns the second's answer, `NotApplied` if the block failed or was dropped, or either's refusal, with the path
-        as `dialect`.
+        Returns the second's answer, `NotApplied` if the block failed or was dropped, or either's refusal, whose
+        `dialect` is the path, for `adapt`.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
@@ -120,7 +120,7 @@ class AzureBackend(AioBackend):
         """Do nothing: staged blocks cannot be removed."""
 
     async def _open(self) -> BlobServiceClient:
-        """Open an SDK client without retries, which sends each body whole."""
+        """Open a client of the filesystem's account and credential, without retries, which sends bodies whole."""
         service = self._given.service_client
         return BlobServiceClient(
             service.url,

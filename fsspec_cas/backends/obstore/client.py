@@ -187,8 +187,8 @@ class _Site:
     def signed(self, request: StoreRequest, condition: dict[str, str]) -> AWSRequest:
         """Return the request with `condition` headers, signed unless `skip_signature`; may fetch credentials.
 
-        InvalidInput for forbidden plain HTTP, AccessDenied without credentials; botocore's errors and OSError if
-        fetching fails.
+        InvalidInput for forbidden plain HTTP, AccessDenied without credentials; botocore's errors, RuntimeError or
+        OSError if fetching fails.
         """
         if self.endpoint.startswith("http://") and not self._plain:
             summary = f"endpoint {self.endpoint!r} has no TLS: give client_options={{'allow_http': True}}"
@@ -215,7 +215,7 @@ class _Site:
         return self.endpoint if self._endpoint else f"{scheme}://{bucket}.{host}"
 
     def _said(self, *names: str) -> str | None:
-        """Return the first setting with a value, as text, from options, then from AWS_* variables; None without."""
+        """Return the first setting with a value, as text, from options, then AWS_* variables; None without."""
         for settings in (
             self._config,
             {key[4:].lower(): value for key, value in os.environ.items() if key[:4] == "AWS_"},
@@ -346,7 +346,7 @@ def _parts(tags: tuple[str, ...]) -> bytes:
 
 
 def _list_query(request: StoreRequest) -> str:
-    """Return the encoded, sorted query of ListObjectsV2, with the page's token or else the start."""
+    """Return the encoded, sorted query of ListObjectsV2, with the page's token, else the start."""
     parameters = {"list-type": "2", "encoding-type": "url", "prefix": request.path.partition("/")[2]}
     if request.token:
         parameters["continuation-token"] = request.token

@@ -142,7 +142,7 @@ def _has_something_to_say(connection: http.client.HTTPConnection) -> bool:
 
 
 def _context(*, verify: bool) -> ssl.SSLContext:
-    """Return TLS settings that trust the system's certificates, and AWS_CA_BUNDLE's if set.
+    """Return TLS settings that trust the system's certificates and AWS_CA_BUNDLE's.
 
     Unless `verify`, any certificate passes.
     """

@@ -255,7 +255,7 @@ class _S3Reply:
 
 
 def _with_document(request: StoreRequest, root: ET.Element, statement: StoreStatement) -> ReplyMeaning:
-    """Return `statement` with a success's XML document, a listing as `_listed` does.
+    """Return `statement` with a success's listing (as `_listed`), refusals, begun upload, or version.
 
     `Unproven` without the upload's id or the ETag.
     """
@@ -293,7 +293,7 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
 
 
 def _document(body: bytes) -> ET.Element | None:
-    """Return the root of the body as XML, or None if it is none."""
+    """Return the body's XML root, or None if it is no XML."""
     text = body.lstrip()
     if text[:1] != b"<":
         return None

@@ -192,7 +192,10 @@ class S3Backend(S3Api, AioBackend):
                 await self._sent_of_upload(client, request)
 
     async def _sent_of_upload(self, client: Any, request: StoreRequest) -> None:
-        """Send a multipart upload's start (no `upload` yet), part, completion or abort; the trip keeps the reply."""
+        """Send a multipart upload's start (no `upload` yet), part, completion or abort.
+
+        The transport keeps the reply and raises Answered.
+        """
         key, more = {**key_of(request.path), **self._conditions(request)}, partial(self._known_to, client)
         upload = request.upload
         if upload is None:
@@ -212,7 +215,7 @@ class S3Backend(S3Api, AioBackend):
 
 
 def _listing(request: StoreRequest) -> dict[str, Any]:
-    """Return the parameters of ListObjectsV2, with the page's token or else the start."""
+    """Return the parameters of ListObjectsV2, with the page's token, else the start."""
     bucket, _, prefix = request.path.partition("/")
     begin: dict[str, Any] = {}
     if request.token:

@@ -280,7 +280,7 @@ class Term:
         """End the term by a write, so that another may begin, and set `lost`.
 
         `to` leads next, if it stands within a third of the validity. Repeated, in a forked child, or once deposed,
-        sends nothing. After OutcomeUnknown or StoreError the term lapses.
+        sends nothing. If it raises OutcomeUnknown or StoreError, the term lapses.
 
         >>> term.resign(to="b")
         >>> election.leader() is None

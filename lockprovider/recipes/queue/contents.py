@@ -293,7 +293,7 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
 
 
 def decode_claim(stored: list[Any]) -> Claim:
-    """Decode a claim's seven stored fields; malformed ones raise ValueError or TypeError."""
+    """Decode a claim's seven stored fields; others raise ValueError or TypeError."""
     message, token, who, beat, until_ms, visible_ms, turn = stored
     as_whole(until_ms, "until", most=LATEST_MS)
     as_whole(visible_ms, "visible", most=LATEST_MS)
@@ -310,7 +310,7 @@ def decode_claim(stored: list[Any]) -> Claim:
 
 
 def decode_message(stored: list[Any]) -> Message:
-    """Decode a message's eight stored fields; malformed ones raise ValueError or TypeError."""
+    """Decode a message's eight stored fields; others raise ValueError or TypeError."""
     n, priority, not_before_ms, attempts, key, body, kind, error = stored
     if not are_wholes((n, attempts)):
         raise Undecodable("a message has no number or no count of its attempts")
@@ -326,7 +326,7 @@ def decode_message(stored: list[Any]) -> Message:
 
 
 def _segment(stored: list[Any]) -> Segment:
-    """Decode a reference to a segment; malformed ones raise ValueError or TypeError."""
+    """Decode a reference to a segment; others raise ValueError or TypeError."""
     name, count, size, priority, n, due_ms = stored
     if not _SEGMENT.fullmatch(as_text(name, "segment")):
         raise Undecodable(f"a segment has the name {name[:200]!r}")

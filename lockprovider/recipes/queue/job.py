@@ -191,7 +191,7 @@ class Job(ProcessBound):
         self._end(End(self.n, self.token, "ack", tuple(self._then)))
 
     def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
-        """Give the message back for delivery after `delay_s`, with `error` (at most 500 characters).
+        """Give the message back for delivery after `delay_s`, with `error`, cut to 500 characters.
 
         After its last attempt it is a dead letter, unless `counts=False` takes the attempt back. By default 2 s,
         doubled by each attempt, at most 300 s. Raises what `ack` raises.
@@ -372,7 +372,7 @@ class ClaimHeartbeat:
                 self.beat(jobs)
 
     def beat(self, jobs: list[Job]) -> None:
-        """Prolong these jobs' claims by one operation, and move their deadlines; errors of store and queue are ignored.
+        """Prolong jobs' claims by one operation, and move their deadlines; ignores errors of store and queue.
 
         Sets `lost` of ended ones, and of the earlier of two jobs of one message.
         """

@@ -518,7 +518,7 @@ class QueueCodec:
 
     @staticmethod
     def decode_result(operation: QueueOperation, encoded: Any) -> Any:
-        """Decode the result of `operation`; one that does not fit raises ValueError or TypeError."""
+        """Decode the result of `operation`; others raise ValueError or TypeError."""
         match operation, encoded:
             case Put(), int():
                 return encoded

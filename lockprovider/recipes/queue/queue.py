@@ -290,10 +290,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         until_empty: bool = False,
         on_error: Callable[[Job, Exception], None] | None = None,
     ) -> Worked:
-        """Call `fn` with each message on `threads` threads, until `stop`, or with `until_empty` until none is ready.
+        """Call `fn` with each message on `threads` threads until `stop` or, with `until_empty`, none is ready.
 
-        A message is acked when `fn` returns, and given back when it raises; `on_error(job, error)` gets either's error.
-        `failed` counts messages not acked. Raises what `claim` or `on_error` raises, which ends the work.
+        A message is acked when `fn` returns, and given back when it raises; `on_error(job, error)` gets `fn`'s or the
+        ack's error. `failed` counts messages not acked. Raises what `claim` or `on_error` raises, which ends the work.
 
         >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
         mon
@@ -325,7 +325,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
     def _run_on(self, live: Callable[[], None], threads: int, errors: deque[BaseException]) -> None:
         """Run `live` on threads until all end.
 
-        An interrupt calls `stop`. It, or a thread's failed start, is appended to `errors`, and raised when all ended.
+        Raises only an interrupt, which calls `stop`, or a thread's failed start, once all ended, and appends it to
+        `errors`.
         """
         crew = [Worker(live, "queue-crew") for _ in range(threads)]
         try:
@@ -519,7 +520,8 @@ async def _failed_task(
 ) -> bool:
     """Await `fn(job)`; unless it ended the job, ack, or give back if it raised.
 
-    Returns whether any raised, after `tell(job, error)`. InvalidInput: it returned what cannot be awaited.
+    Returns whether any raised, after `tell(job, error)`. Raises InvalidInput, without `tell`, if `fn` returned no
+    awaitable.
     """
     can_wait = True
     try:

@@ -181,11 +181,11 @@ class QueueWriter:
     def _try_once(
         self, progress: _Progress, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
-        """Carry out the batch on a copy, and write changes; return results ([]: read again), and outcome, if written.
+        """Carry out the batch on a copy, and write changes; return results ([]: read again), and any outcome.
 
-        A won write is cached, and segments that it no longer names are removed. Errors pass, after an earlier sending
-        as OutcomeUnknown. After QueueFull the next try refuses operations that add messages, if the batch has others;
-        else it is each one's result.
+        Notes tries in `progress`. A won write is cached, wakes callers for added messages, and removes segments it no
+        longer names. Errors pass, after an earlier sending as OutcomeUnknown. QueueFull is each one's result; but at
+        first, if only some operations add messages, the next try refuses these.
         """
         tries = progress.tries
         try:
@@ -309,7 +309,7 @@ class QueueWriter:
     def _note(self, contents: Contents, more: int) -> None:
         """Record heartbeats of claims, the first time by the store's clock (a HEAD).
 
-        `more` added messages wake callers that wait.
+        `more` added messages wake waiting callers.
         """
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:

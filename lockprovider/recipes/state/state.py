@@ -273,7 +273,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._document_at(serial))
 
     def _document_at(self, serial: int) -> Document:
-        """Read a serial's document; raise NoRevision if it does not exist or was trimmed."""
+        """Read a serial's document; raise NoRevision if absent or trimmed."""
         check_whole(serial, "serial")
         current, _ = self._writer.read()
         if current is not None and serial <= current.serial:
@@ -424,7 +424,7 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
 
     @contextlib.asynccontextmanager
     async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
-        """Hold the lock of edits, and write the changed value at the end; see `State.edit`.
+        """Hold the lock of edits, and write the changed value after a clean end; see `State.edit`.
 
         >>> async with state.edit(reason="migration 12") as doc:
         ...     doc["schema"] = 12

@@ -219,7 +219,7 @@ class TerraformState:
             return cls(data, lineage, whole_in(content, "serial"), content)
 
     def replacing(self, stored: bytes | None, *, force: bool) -> bytes:
-        """Return this state's bytes, or raise StateConflict if they may not replace the stored ones.
+        """Return this state's bytes, or raise StateConflict if they may not replace `stored`.
 
         Refused: stored bytes that are no such state, another lineage, a lower serial, or other content of the same
         serial. `force`, or nothing stored, permits all.
@@ -280,7 +280,7 @@ def _locked(info: Mapping[str, Any]) -> Reply:
 
 
 def lock_in_words(reason: str) -> str:
-    """Return an edit's reason for people: a LockInfo as operation, holder and ID; other text as it is."""
+    """Return an edit's reason for people: a LockInfo as operation, holder and ID; other text unchanged."""
     try:
         info = _info(reason.encode())
     except ValueError:

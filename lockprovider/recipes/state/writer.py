@@ -161,10 +161,10 @@ class StateWriter:
         return f"{self.path}.d/history/{lineage}/{serial:012d}"
 
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
-        """Write changes together, again after lost races; return each's error or the last document (None: no state).
+        """Write changes together, again after lost races; return each's error or the last document, if any.
 
-        Unavailable: others won until the timeout. If an open edit locks a change, acquires and releases the lock of
-        edits, to see if the editor lives. May trim the history.
+        Raises as `finish`, or Unavailable: others won until the timeout. If an open edit locks a change, acquires and
+        releases the lock of edits, to see if the editor lives. May trim the history.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s

@@ -306,7 +306,7 @@ class Appending:
         )
 
     def taken(self) -> dict[str, int]:
-        """Return each client's epoch of its producer's name, as taken by drafts that are, or may be, written."""
+        """Return each client's epoch of its producer's name, as taken by drafts that may be written."""
         epochs = dict(self.took)
         if self.drafted is not None and self.doubt:
             table = self.drafted.head.producers

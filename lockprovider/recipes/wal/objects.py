@@ -256,7 +256,7 @@ def follow(
 def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
     """Yield slots with records, and the seal, then poll for new ones at intervals growing to `idle_s`.
 
-    Ends after the seal, or after `timeout_s` (None: never) without a new slot.
+    Ends after the seal, or after `timeout_s` (None: never) without a new slot. Raises as `_slots`.
     """
     world = objects.world
     while True:
@@ -465,10 +465,10 @@ def _trimmed(manifest: LogManifest, *, read: LogManifest, floor: int) -> LogMani
 
 
 def make_room(objects: LogObjects, slot: int) -> None:
-    """Free the place of `slot` in a ring by raising the floor, if needed; raise LogFull if it is still kept.
+    """Free the place of `slot` in a ring by raising the floor, if needed; raise LogFull if still kept.
 
-    It rises to the slowest reader, if any, or with `retain="slots"` past readers, by one slot and up to an eighth of
-    the ring.
+    It rises with `retain="readers"` to the slowest reader (none: LogFull), with "slots" past readers, by one slot and
+    up to an eighth of the ring.
     """
     if objects.manifest().has_room(slot) or (manifest := objects.manifest(fresh=True)).has_room(slot):
         return

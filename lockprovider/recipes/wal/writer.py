@@ -39,7 +39,8 @@ class LogWriter:
     def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """Write operations in slots, maybe by a broker; return results and errors, a list for each bundle.
 
-        Remembers failed numbers outside bundles: until a repeat, a producer's higher ones get SequenceGap.
+        Raises no store errors. Remembers failed numbers outside bundles: until a repeat, a producer's higher ones get
+        SequenceGap.
         """
         results: list[Any] = []
         flattened = flatten(operations)
@@ -59,8 +60,8 @@ class LogWriter:
     def _append(self, batch: Sequence[LogGiven]) -> Sequence[Any]:
         """Write one slot's batch, or let a broker do it; return each operation's result or error.
 
-        Tries again until the timeout, when those that may be in the log get OutcomeUnknown. Remembers the names'
-        epochs.
+        Repeats lost or doubtful writes until the timeout; what may be in the log gets OutcomeUnknown. Caches the end
+        and the names' epochs.
         """
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
         operations = [self._now(operation) for operation in batch]
@@ -127,9 +128,10 @@ class LogWriter:
                 return turn
 
     def _send(self, turn: Appending) -> Appending:
-        """Make room and write the draft; return the batch's next state. Raises LogFull. May start a broker.
+        """Make room and write the draft; return the batch's next state. May start a broker.
 
-        Caches a won end. With an unknown condition it reads the place first, and may not write.
+        Caches a won end. With an unknown condition it reads the place first, and may not write. Raises LogFull and
+        store errors.
         """
         drafted, slot = turn.drafted, turn.slot
         assert drafted is not None  # noqa: S101 - a batch to send has a draft

@@ -328,7 +328,7 @@ def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
 def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
     """Yield the fields, at any depth, of `source` that `table` lacks, named by their paths.
 
-    Two types of different kinds give none.
+    Types of different kinds give none.
     """
     (kind, known), (source_kind, fields) = _parts(table), _parts(source)
     for name, inner in fields.items() if kind == source_kind else ():

@@ -207,7 +207,7 @@ _PAIRS: dict[tuple[str, str], Kernel] = {
 
 
 def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
-    """Position of a key that equals an earlier key of its map, or None; `lengths` counts each map's keys."""
+    """Position of the first key that equals an earlier one of its map, or None; `lengths`: each map's."""
     if lengths.max(initial=0) <= 1:
         return None
     encoded = keys.dictionary_encode()
@@ -233,7 +233,7 @@ def ends_of(lengths: Any) -> pa.Array:
 
 
 def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
-    """Elements of all lists, in order, without those hidden under null lists; `lengths`: of the lists."""
+    """Elements of all lists, in order, without those hidden under null lists; `lengths`: the lists'."""
     elements = lists.values
     filled = lengths > 0
     if not filled.any():

@@ -126,8 +126,8 @@ class _Compiler:
     ) -> list[tuple[int | None, Convert]]:
         """Match fields by name; return each target field's source index (None if missing) and step.
 
-        Appends misfits of repeated fields; except with `READ`, of unknown ones, and missing ones that are `needed`, not
-        nullable, or refused by `missing`. `path`: their struct's, empty for columns.
+        Appends misfits of types and repeated fields; except with `READ`, of unknown ones, and missing ones that are
+        `needed`, not nullable, or refused by `missing`. `path`: their struct's, empty for columns.
         """
         places = {column.name: index for index, column in enumerate(source)}
         names = [column.name for column in target]
@@ -163,7 +163,10 @@ class _Compiler:
         return _required(conversion, Misfit.null(path, str(field.type)))
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step that decodes and converts arrays of the field `path`; append a misfit if types do not fit."""
+        """Return the step that decodes and converts arrays of field `path`.
+
+        If types do not fit, appends a misfit; that step must not run.
+        """
         if (types.is_dictionary(source) and not types.is_dictionary(target)) or types.is_run_end_encoded(source):
             return _encoded(self._of_type(source.value_type, target, path))
         if source.equals(target, check_metadata=True) and not (self.rules is WRITE and _has_checks(target)):

@@ -253,7 +253,10 @@ def _count_keys(
 
 
 def _keys(table: TableContext, config: TableConfig, timeline: Timeline, file_slice: FileSlice) -> tuple[pa.Array, int]:
-    """Read a slice's merged keys; return them, and how many are in a wrong bucket; none if its files are gone."""
+    """Read and return a slice's merged keys, and how many are in a wrong bucket (0 without bucket index).
+
+    No keys if files are gone.
+    """
     try:
         if file_slice.logs:
             parts = merged_keys(table.place, file_slice, table.schema(timeline), MergeRule.of(config))

@@ -166,7 +166,7 @@ def _is_zone(drift_ms: int) -> bool:
 
 
 def properties(facts: Facts) -> _Found:
-    """Yield findings of R4 on hoodie.properties and its backup: missing or unreadable.
+    """Yield findings of R4: hoodie.properties missing, unreadable, or next to a backup.
 
     Also settings or a version that some reader or writer cannot use.
     """

@@ -148,7 +148,7 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
 
 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
-    """Write all parts into new file groups.
+    """Write all parts now, into new file groups, creating missing partitions.
 
     InvalidRecords, after the writes: a key came twice in a partition.
     """

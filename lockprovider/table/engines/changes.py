@@ -101,7 +101,7 @@ def rows_by(values: pa.Array) -> dict[Any, pa.Array]:
 
 
 def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
-    """Raise InvalidRecords, which names one key and `partition`, if a key comes twice."""
+    """Raise InvalidRecords, naming one key and `partition`, if a key comes twice."""
     if merge.are_unique(keys):
         return
     counts = pc.value_counts(keys)
@@ -135,7 +135,7 @@ def new_groups(
 
 
 def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Consume a reader and yield tables of about one file's rows and bytes, of whole batches; none without batches."""
+    """Consume a reader; yield tables of whole batches, about one file's rows and bytes; none without any."""
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -156,10 +156,11 @@ def rewrite_partition(
     *,
     limit: int = 1,
 ) -> Iterator[WriteStat]:
-    """While iterated, write a partition's changes into `slices` and new file groups, up to `limit` files at once.
+    """While iterated, write a partition's changes to `slices` and new file groups, `limit` files at once.
 
-    `slices`: all of the partition. Of a key's rows, the stored one too, the highest ordering value wins, else the last;
-    deletes win. A rerun with the same token `task` and changes finds the first attempt's files.
+    `slices`: all the partition's. Of a key's rows, the stored one too, the highest ordering value wins, else the last;
+    deletes win, unless a stored row exceeds their `changes.values`. A rerun with equal token `task` and changes finds
+    the first files.
     """
     rows, keys = changes.rows, changes.keys
     if len(changes.deletes):

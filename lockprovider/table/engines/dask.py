@@ -164,7 +164,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
 def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
     """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; InvalidRecords if both are None. Workers keep the changes in memory meanwhile.
+    Call it once per transaction; InvalidRecords if both are None. Workers keep the changes in memory.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:

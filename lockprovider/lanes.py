@@ -138,7 +138,7 @@ def _scale(lanes: Sequence[Lane]) -> _Scale:
 
 
 def _axis(scale: _Scale, bottom: int, *, elapsed: bool) -> list[str]:
-    """Return SVG of about eight grid lines with labels: milliseconds if `elapsed`, else UTC times."""
+    """SVG of about eight grid lines with labels: milliseconds if `elapsed`, else UTC times."""
     span_ms = scale.end_ms - scale.start_ms
     step_ms = next((step for step in _STEPS_MS if span_ms / step <= _TICKS), span_ms // _TICKS)
     days = moment(scale.start_ms)[:10] != moment(scale.end_ms)[:10]
@@ -159,7 +159,7 @@ def _clock(at_ms: int, step_ms: int, *, days: bool) -> str:
 
 
 def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
-    """Return SVG of one lane at height `y`: boxes, marks, and its name, cut to fit, with the whole as tooltip."""
+    """SVG of one lane at height `y`: boxes, marks, and name, cut to fit, with the whole as tooltip."""
     short = lane.name if len(lane.name) <= _NAME else f"{lane.name[: _NAME - 1]}…"
     name = _text(_MARGIN, y + 19, short, fill=lane.colour)
     if short != lane.name:
@@ -176,7 +176,7 @@ def _lane(lane: Lane, y: int, scale: _Scale) -> list[str]:
 
 
 def _box(box: Box, y: int, height: int, scale: _Scale) -> str:
-    """Return SVG of a box, at least 2 px wide, with its tooltip, and its label if that fits."""
+    """SVG of a box, at least 2 px wide, with tooltip, and label if that fits."""
     x = scale.x(box.start_ms)
     width = max(_LEAST_PX, scale.x(box.end_ms) - x)
     title = f"<title>{_escaped(box.words)}</title>" if box.words else ""
@@ -208,7 +208,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Return each sample's row, from 0, and SVG; a sample that does not fit the width begins a new row."""
+    """Each sample's row, from 0, and SVG; one that does not fit the width begins a new row."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

@@ -249,10 +249,10 @@ def _editing(who: Editor) -> str:
 
 
 def _unlock(arguments: Any) -> int | None:
-    """After confirmation, break the current edit, whose write is then refused; DONE without one.
+    """After confirmation, break the current edit, so that its write is refused.
 
-    REFUSED if declined; StateConflict: changed since. With `--style tflock`, deletes the lock file instead.
-    InvalidInput: `--id` without it.
+    Returns None, also without an edit; REFUSED if declined. StateConflict: changed since. With `--style tflock`,
+    deletes the lock file instead. InvalidInput: `--id` without it.
     """
     if arguments.style == _STYLE:
         return _unlock_file(arguments)
@@ -307,7 +307,10 @@ def _server(arguments: Any, port: int = 0) -> StateServer:
 
 
 def _run_served(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Serve the state by HTTP on a thread while the command runs with Terraform's variables; then release its locks."""
+    """Serve the state by HTTP on a thread while the command runs with Terraform's variables.
+
+    Then releases its locks; returns `result`, filled in.
+    """
     words = command_of(arguments, "state run")
     with passed_signals() as signals:
         server = _server(arguments)
@@ -321,7 +324,10 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
 
 
 def _serve(arguments: Any) -> None:
-    """Print Terraform's variables, as `export` lines or JSON, and serve the state until INT or TERM."""
+    """Print Terraform's variables, as `export` lines or JSON, and serve the state until INT or TERM.
+
+    Then releases its locks.
+    """
     server = _server(arguments, arguments.port)
     environment = server.environment(force=arguments.force)
     shown = "\n".join(f"export {name}='{value}'" for name, value in environment.items())
@@ -357,7 +363,7 @@ def _who_holds(shown: TfLockFile) -> str:
 
 
 def _unlock_file(arguments: Any) -> int | None:
-    """Delete the lock file, if confirmed or `--id` is its ID; DONE without one.
+    """Delete the lock file, if confirmed or `--id` is its ID; return None, also without one.
 
     REFUSED if declined, StateConflict for another ID or a lock created since.
     """
@@ -384,10 +390,10 @@ def _lock(arguments: argparse.Namespace) -> int | None:
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Create the lock file, run the command, and delete the file; only prints a failed delete.
+    """Create the lock file, run the command, delete the file; return `result`, filled in.
 
-    "not_acquired" if others hold it for `--timeout`. "lost", known only at the end, if another process deleted or
-    replaced it.
+    Only prints a failed delete. A new "not_acquired" if others hold it for `--timeout`. "lost", known at the end, if
+    another process deleted or replaced it.
     """
     words, lock = command_of(arguments, "state lock"), _file_lock(arguments)
     with passed_signals() as signals:

@@ -300,7 +300,7 @@ def _in_python(value: pa.Scalar) -> Any:
 
 
 def _doctor(arguments: Any) -> CommandAnswer:
-    """Check the table, even if it cannot be opened; REFUSED after a fault, not after notes."""
+    """Check the table by reads, even if it cannot be opened; REFUSED after a fault, not after notes."""
     store = Store.from_url(arguments.url, storage_options(arguments))
     table = Table(store, arguments.url, settings=settings(arguments))
     report = diagnose(table, keys=arguments.keys)

@@ -363,9 +363,9 @@ def _undone(table: Table, version: str) -> str:
 
 
 def _rollback(arguments: Any) -> CommandAnswer:
-    """Roll back one pending write, or else sweep, which also finishes plans of dead services.
+    """Roll back one pending write, or else those of dead writers.
 
-    InvalidInput: `--force` without INSTANT.
+    A sweep finishes dead rollbacks, restores and cleans. InvalidInput: `--force` without INSTANT.
     """
     if arguments.force and arguments.instant is None:
         raise InvalidInput("--force needs INSTANT, the pending write to roll back")

@@ -184,7 +184,10 @@ def protect(worker: Worker, spark: SparkSession) -> None:
 
 
 def backfill(worker: Worker, spark: SparkSession) -> None:
-    """Fill in air times and delete cancelled flights, a complete month in each transaction, until all are."""
+    """Fill in air times and arrival delays, and delete cancelled flights.
+
+    Commits each complete month in a transaction, until all are.
+    """
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     def correct_month(txn: TableTransaction, month: int) -> str:
@@ -322,9 +325,10 @@ class Processes:
         return ", ".join(f"{role} {process.pid}" for role, (process, _) in self.running.items())
 
     def messages(self) -> Iterator[tuple[str, TableEvent | Step | Death]]:
-        """Yield messages by role, and a `Death` for each failed process, until all have ended; end process groups.
+        """Yield messages by role, and a `Death` for each failed process, until all have ended.
 
-        Sends "go" to all after each one's first message or end, a dead role to the rest, "alone" to a lone compactor.
+        As each ends, kills its process group. Sends "go" to all after each one's first message or end, a dead role to
+        the rest, "alone" to a lone compactor.
         """
         starting = set(self.running)
         while self.running:
@@ -431,7 +435,7 @@ class Track:
         }.get(event.kind)
 
     def to_json(self) -> dict[str, object]:
-        """Return counts, progress, and the median and longest lock wait in ms."""
+        """Counts, progress, and the median and longest lock wait in ms."""
         return {
             "pipeline": self.role,
             "commits": self.commits,
@@ -460,7 +464,7 @@ def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> Non
 
 
 def draw(tracks: Sequence[Track], title: str, died_ms: Mapping[str, int]) -> str:
-    """Return SVG: lanes of attempts and lock use, links from lost attempts to winners, lines at `died_ms`."""
+    """SVG: lanes of attempts and lock use, links from lost attempts to winners, lines at `died_ms`."""
     everything = [(2 * number, item) for number, track in enumerate(tracks) for item in track.attempts.values()]
     lanes: list[Lane] = []
     for track in tracks:
@@ -522,7 +526,7 @@ class Report:
         return self.proof is not None and self.proof.equal and not self.deaths
 
     def to_json(self) -> dict[str, object]:
-        """Return the report for JSON; missing and surplus rows only as counts."""
+        """Report for JSON; missing and surplus rows only as counts."""
         comparison = self.proof
         return {
             "ok": self.ok,
@@ -556,7 +560,7 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
-        """Return the proof's lines; a failed proof lists up to 10 missing and 10 surplus rows."""
+        """Proof's lines; a failed one lists up to 10 missing and 10 surplus rows."""
         comparison = self.proof
         if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]

@@ -286,9 +286,9 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return answer.done()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Refuse operations, and wait until waiting ones are written, at most `timeout_s` (None: no limit).
+        """Refuse operations; wait at most `timeout_s` (None: no limit) for waiting ones.
 
-        The writing thread does not wait.
+        A timeout stops no write. The writing thread does not wait.
         """
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)
@@ -322,7 +322,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
                 self._writing.release()
 
     def _send(self, batch: tuple[Waiting[Op, T], ...]) -> None:
-        """Call `write` with a batch's operations, except cancelled ones, and set each future's result or error.
+        """Call `write` with a batch's uncancelled operations, record its end, and set each future's outcome.
 
         If `write` raises, or returns another number of results, all get that error.
         """

@@ -47,9 +47,9 @@ class NoFrame(Exception):
 
 
 def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -> None:
-    """Send JSON behind its length. NoFrame: no JSON, or above 8 MiB.
+    """Send JSON behind its length; changes `link`'s timeout.
 
-    BrokenLink: a failure, or `timeout_s` passed; a part may be sent.
+    NoFrame, nothing sent: no JSON, or above 8 MiB. BrokenLink: a failure, or `timeout_s`; a part may be sent.
     """
     with undecodable_as(NoFrame, "the content makes no frame"):
         data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
@@ -62,7 +62,7 @@ def send_frame(link: socket.socket, content: dict[str, Any], timeout_s: float) -
 
 
 def receive_frame(link: socket.socket, timeout_s: float | None, most: int = FRAME_BYTES) -> dict[str, Any]:
-    """Receive a JSON object.
+    """Receive a JSON object; changes `link`'s timeout.
 
     Raises BrokenLink for others, above `most` bytes, at a hang-up, or after `timeout_s` (None: never).
     """
@@ -98,9 +98,9 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove(link: socket.socket, key: str, *, asks: bool) -> None:
-    """Exchange proofs that each side knows `key`. `asks`: this side sends the requests.
+    """Exchange proofs that each side knows `key`; changes `link`'s timeout.
 
-    Raises BrokenLink for a wrong proof, another version, or 2 s of silence.
+    `asks`: this side sends the requests. Raises BrokenLink for a wrong proof, another version, or 2 s of silence.
     """
     own = secrets.token_hex(16)
     send_frame(link, {"v": _VERSION, "nonce": own}, _HELLO_S)
@@ -349,7 +349,7 @@ class Broker(Generic[T]):
         self._own_offer: Offer | None = None
 
     def offers(self, named: object) -> object:
-        """Return the brokers for the object's next version: `named` ({host: [address, key]}), maybe with this process.
+        """Return the object's next brokers: `named` ({host: [address, key]}), or a copy with this process.
 
         It is added, and starts to listen, if its host has none there, or one that failed within 5 s; not with `host`
         None. It may displace the oldest of 8.
@@ -369,7 +369,7 @@ class Broker(Generic[T]):
     ) -> HandedOver | None:
         """Ask this host's broker in `named` to do this process's operations, and wait. None: do them here.
 
-        `sent` marks those that may be done, also in the result, whose `results` are None if any was not done. Other
+        `sent` marks those that may be done, also in the result, whose `results` are None unless all are done. Other
         processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
         """
         if self._host is None:
@@ -432,7 +432,10 @@ class Broker(Generic[T]):
             return [NotHere(str(error), sent=is_sent) for _ in operations]
 
     def _linked(self, offer: Offer) -> Link:
-        """Return the link to the broker in `offer`, connecting if needed; may raise BrokenLink, as once closed."""
+        """Return the link to the broker in `offer`, else close another's and connect.
+
+        May raise BrokenLink, as once closed.
+        """
         link = self._link
         if link is None or link.address != offer[0]:
             self._hang_up()
@@ -533,9 +536,10 @@ class Handover(Generic[T]):
         return handed
 
     def to_carry_out(self, sent: Sequence[bool], nothing: T, adds_a_name: Callable[[T], bool]) -> list[T]:
-        """Return the operations to write here, unwrapped, with `nothing` for those left out, which it remembers.
+        """Return the operations to write here, unwrapped, with `nothing` for those left out.
 
-        Left out are foreign operations of closed connections, or for which `adds_a_name` is True. `sent`: may be done.
+        Remembers these as `NotHere`, flagged by `sent` (may be done). Left out are foreign operations of closed
+        connections, or for which `adds_a_name` is True.
         """
         self._left_out = {}
         hung_up: dict[int, bool] = {}

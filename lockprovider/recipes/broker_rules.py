@@ -101,7 +101,7 @@ def without_bundle(operation: Any) -> Any:
 
 
 def offers_of(named: object) -> dict[str, Offer]:
-    """Return each host's broker (address, key) from a stored mapping; malformed ones are skipped."""
+    """Each host's broker (address, key) from a stored mapping, without malformed ones."""
     if not isinstance(named, Mapping):
         return {}
     offers = {}

@@ -111,10 +111,11 @@ class Election(Recipe):
             self._stopping.wait(term)
 
     def try_once(self, deadline_s: float = 0.0) -> Term | float:
-        """Try once to be elected; return the term, which a thread renews, or the seconds until the next try.
+        """Try once to be elected; return the term, which a thread renews.
 
-        While this candidate leads, sends nothing and returns no term. Raises NotElected after `stop`. At `deadline_s`
-        (monotonic; 0: now) raises the try's Unavailable or OutcomeUnknown, else NotElected.
+        Else, before `deadline_s` (monotonic; 0: now), returns the seconds to wait, afterwards raises the try's
+        Unavailable or OutcomeUnknown, else NotElected. While this candidate leads, sends nothing and returns no term.
+        Raises NotElected after `stop`.
         """
         stopped = f"this candidate for {self.path!r} was stopped"
         if self.stopping:
@@ -155,7 +156,7 @@ class Election(Recipe):
     def run(
         self, main: Callable[[Term], T], *, on_deposed: OnDeposed = "interrupt", grace: float | None = None
     ) -> T | None:
-        """Lead and call `main(term)`, until a call returns before its term is lost; return its result.
+        """Lead, call `main(term)` and resign, until a call returns before its term is lost; return its result.
 
         `main` runs on its own thread. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
 
@@ -321,7 +322,7 @@ class AsyncElection(RecipeForTasks[Election]):
 
     @contextlib.asynccontextmanager
     async def lead(self, timeout: float | None = None) -> AsyncIterator[AsyncTerm]:
-        """See `Election.lead`.
+        """Lead during the block; see `Election.lead`.
 
         >>> async with election.lead(timeout=10) as term:
         ...     term.check()
@@ -380,7 +381,7 @@ async def _under(term: AsyncTerm, task: asyncio.Future[Any], ending: Ending) -> 
     """Wait until the work's task ends; return its error, or None.
 
     Once the term is lost, cancels the task each second, unless `ending` is "event"; "exit" may exit the process. A
-    cancelled caller gives the term up, and waits.
+    cancelled wait gives the term up first, and raises CancelledError last.
     """
     lost = asyncio.ensure_future(term.wait_lost())
     try:

@@ -153,7 +153,7 @@ class Candidate:
         return cached[1]
 
     def _age_s(self, version: Version) -> float:
-        """Return the record's age by the store's clock, by a HEAD.
+        """Record's age by the store's clock, by a HEAD.
 
         0.0: the object has changed or is gone, or the store tells no times.
         """

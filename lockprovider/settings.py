@@ -184,7 +184,7 @@ def from_config(config: Mapping[str, object]) -> Options:
     others = {key: value for key, value in config.items() if key not in AZURE}
     azure: dict[str, Any] = {}
     if url.partition("://")[0] in _AZURE_SCHEMES:  # other stores ignore these keys, as in Hudi
-        azure = {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and str(value)}
+        azure = {AZURE[key]: str(value) for key, value in config.items() if key in AZURE and value not in (None, "")}
     return Options(url, LockSettings.from_hudi(others), storage_options=azure)
 
 

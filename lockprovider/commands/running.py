@@ -250,7 +250,7 @@ def passed_signals() -> Iterator[Signals]:
         yield signals
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: of no Python code
 
 
 # Line 1: a process or (negative) group. End of file: this process has died; line 2: all is well.

@@ -176,7 +176,7 @@ def add_services(commands: Commands) -> None:
     )
     option(parser, "version", "VERSION", VERSION)
     flag(parser, "--yes", "do not ask for confirmation")
-    about = "Roll back the writes of dead writers, and finish the plans of dead services."
+    about = "Roll back the writes of dead writers, and finish dead rollbacks, restores and cleans."
     parser = add_table_command(commands, "rollback", _rollback, about, "INSTANT is not pending, or its writer is alive")
     option(parser, "instant", "INSTANT", "roll back only this pending write", nargs="?")
     flag(parser, "--force", "with INSTANT: roll it back even if its writer is alive")

@@ -357,10 +357,12 @@ _LAST_TRIES = 3
 
 
 def _not_acquired(client: Client, record: LockRecord | None) -> NotAcquired:
-    """Build the timeout's error: it names the holder in `record`; for None, this client's process as acquiring."""
+    """Build the timeout's error: it names `record`'s holder, if held; for None, this client's process as acquiring."""
     where = client.where
     if record is None:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)
+    if record.is_free:
+        return NotAcquired(f"{where!r} is free, but no write that takes it was confirmed before the timeout")
     owner, holder, until_ms = record.owner, record.holder, record.valid_until_ms
     held = held_by(owner, holder, until_ms, client.world.now_ms())
     is_own = waits_for_itself(owner)

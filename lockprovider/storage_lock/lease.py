@@ -406,4 +406,4 @@ def until_signal(*numbers: int) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: of no Python code

@@ -292,8 +292,9 @@ class Lock:
         """
         timeout_s = wait_s(timeout, self.settings.timeout)
         check_bytes(check_path(intent.stem), intent.body)
-        client = self._of_this_process()
+        client, began_s = self._of_this_process(), self._world.monotonic_s()
         self.require_safe_store(timeout_s)
+        timeout_s = max(0.0, timeout_s - (self._world.monotonic_s() - began_s))
         known = self._looked_at.known
         if known is not None:
             warn_if_waiting_for_itself(client.where, known.record.owner)

@@ -179,6 +179,14 @@ def test_until_signal_restores_handlers_if_one_cannot_be_set() -> None:
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
+def test_until_signal_ends_where_the_earlier_handler_was_not_of_python() -> None:
+    code = "import signal, lockprovider\nwith lockprovider.until_signal(signal.SIGSEGV): print('in')\nprint('out')"
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "in\nout\n", "")
+
+
 def test_spellings_of_earlier_versions_are_refused_by_name(tmp_path: Path) -> None:
     assert not hasattr(lockprovider, "open_lock")
     with pytest.raises(TypeError, match="timeout_s"):

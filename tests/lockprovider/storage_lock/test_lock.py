@@ -15,6 +15,7 @@ from typing import Any
 
 import budgets
 import pytest
+from deciding import Rules
 from noting import record, rewritten
 
 import lockprovider
@@ -24,6 +25,7 @@ from fsspec_cas.outcome import Write
 from fsspec_cas.testing import Faulty, LoseRequest, ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
+    Intent,
     Lease,
     LeaseLost,
     Lock,
@@ -35,6 +37,7 @@ from lockprovider import (
     NotAcquired,
     Pending,
 )
+from lockprovider.storage_lock.committer import Committer
 
 SHORT = LockSettings(validity=10, renew=1, timeout=0.3, poll=0.05)
 SMALL, LARGE = b"small", random.Random(1).randbytes(10_000)  # fits into the record; does not, and is staged
@@ -226,6 +229,25 @@ def test_acquire_ends_in_time_if_the_store_is_silent_after_its_slow_check(
     with pytest.raises(NotAcquired):
         lock.acquire(timeout=1)
     assert clock.monotonic_s() - began_s <= 11
+
+
+def test_commit_has_the_time_that_the_store_check_has_left(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, timeouts = ManualClock(time.time()), list[float]()
+    lock = Lock(store, settings=SHORT, world=clock)
+    monkeypatch.setattr(lock, "require_safe_store", lambda _: clock.advance(4.0))
+    monkeypatch.setattr(Committer, "commit", lambda *arguments: timeouts.append(arguments[-1]))
+    for timeout in (10.0, 3.0):
+        lock.commit(Intent("a", 0, "me", b"-"), Rules(), timeout)
+    assert timeouts == pytest.approx([6.0, 0.0])
+
+
+def test_error_of_takes_that_failed_says_that_the_lock_is_free(store: Store) -> None:
+    Lock(store, settings=SHORT).acquire().release()
+    clock = ManualClock(time.time())
+    silent = Store(Faulty(store.backend, {"put": [LoseRequest()] * 1000}, world=clock), store.root, world=clock)
+    with pytest.raises(NotAcquired, match="is free, but no write that takes it was confirmed") as caught:
+        Lock(silent, settings=SHORT, world=clock).acquire(timeout=0)
+    assert "held by" not in str(caught.value)
 
 
 @pytest.mark.parametrize("holder", ["lock", "provider"])

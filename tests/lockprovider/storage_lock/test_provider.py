@@ -561,6 +561,7 @@ def test_azure_keys_of_hudi_are_storage_options() -> None:
         "hoodie.write.lock.azure.client.id": "me",
         "hoodie.write.lock.azure.client.secret": "secret",
         "hoodie.write.lock.azure.sas.token": "",
+        "hoodie.write.lock.azure.connection.string": None,
     }
     options = from_config(given)
     assert options.storage_options == {"tenant_id": "tenant", "client_id": "me", "client_secret": "secret"}

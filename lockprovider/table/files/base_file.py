@@ -61,8 +61,9 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
     if len(texts) > 1:
         _refuse_ambiguous(table, texts, fields)
     stated = (pc.if_else(pc.is_null(t), NULL_KEY, pc.if_else(pc.equal(t, ""), EMPTY_KEY, t)) for t in texts)
-    parts = [pc.binary_join_element_wise(field, text, ":") for field, text in zip(fields, stated, strict=True)]
-    return pc.binary_join_element_wise(*parts, ",")
+    with _within_an_array(*fields):
+        parts = [pc.binary_join_element_wise(field, text, ":") for field, text in zip(fields, stated, strict=True)]
+        return pc.binary_join_element_wise(*parts, ",")
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
@@ -84,8 +85,9 @@ def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
     """Each row's partition path, empty in an unpartitioned table."""
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
-    folders = [_folders(table, field, style) for field in style.fields]
-    return folders[0] if len(folders) == 1 else pc.binary_join_element_wise(*folders, "/")
+    with _within_an_array(*style.fields):
+        folders = [_folders(table, field, style) for field in style.fields]
+        return folders[0] if len(folders) == 1 else pc.binary_join_element_wise(*folders, "/")
 
 
 def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
@@ -110,11 +112,19 @@ def _texts(table: pa.Table, field: str) -> pa.Array:
         column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
     elif not schema.has_key_text(kind):
         raise InvalidRecords(f"column {field!r} of type {kind} cannot be a key or partition; cast it to a string")
-    try:
+    with _within_an_array(field):
         return array_of(column.cast(pa.string()))
-    except pa.ArrowInvalid as error:
+
+
+@contextlib.contextmanager
+def _within_an_array(*fields: str) -> Iterator[None]:
+    """Raise `InvalidRecords` where pyarrow cannot make one array of texts of the columns `fields`."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
         raise InvalidRecords(
-            f"column {field!r} cannot be a key or partition ({error}); if it has 2 GiB, write fewer rows at once"
+            f"column {', '.join(map(repr, fields))} cannot be a key or partition ({error}); "
+            "if it has 2 GiB, write fewer rows at once"
         ) from error
 
 

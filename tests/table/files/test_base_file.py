@@ -481,11 +481,11 @@ def test_int96_timestamps_beyond_the_years_of_nanoseconds_are_read(where: Any, t
     )
 
 
-def test_keys_of_two_gibibytes_in_one_call_are_refused() -> None:
-    size = 1 << 30
+@pytest.mark.parametrize(("size", "count", "named"), [(1 << 30, 3, False), ((1 << 31) - 2, 1, True)])
+def test_keys_of_two_gibibytes_in_one_call_are_refused(size: int, count: int, *, named: bool) -> None:
     text = pa.Array.from_buffers(pa.string(), 1, [None, pa.array([0, size], pa.int32()).buffers()[1], allocated(size)])
     with pytest.raises(InvalidRecords, match="'a' cannot be a key .* write fewer rows at once"):
-        base_file.record_keys(pa.table({"a": pa.chunked_array([text] * 3)}), ["a"])
+        base_file.record_keys(pa.table({"a": pa.chunked_array([text] * count)}), ["a"], named=named)
 
 
 def allocated(size: int) -> pa.Buffer:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fsspec_cas.answer import (
     Applied,
@@ -29,7 +29,9 @@ from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.errors import Unavailable
 from fsspec_cas.machine import Machine, World
-from fsspec_cas.outcome import ABSENT, Condition, Lost, Outcome, Unknown, Version, Won, Write
+from fsspec_cas.outcome import ABSENT, Condition, Outcome, Version, Won, Write, won_or_lost
+
+T = TypeVar("T")
 
 CheckState = Literal["yes", "no", "known", "skipped", "failed"]
 Use = Literal["create", "locks", "streams"]
@@ -103,13 +105,13 @@ class Bench:
 
     async def delete(self, path: str, version: Version | None) -> WriteAnswer:
         backend, full = self.store.backend, f"{self.store.root}/{path}"
-        return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))  # type: ignore[return-value]
+        return await retry_while_not_applied(lambda: backend.delete(full, version, timeout_s=self.timeout))
 
     async def describe_presence(self, path: str) -> str:
         return "nothing is there" if await self.read(path) is None else "it is there"
 
 
-async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) -> FinishAnswer:
+async def retry_while_not_applied(ask: Callable[[], Awaitable[T]]) -> T:
     """Call `ask` until its answer is not `NotApplied`, with pauses; Unavailable after 13 times."""
     for n in range(_PATIENCE):
         answer = await ask()
@@ -117,6 +119,13 @@ async def retry_while_not_applied(ask: Callable[[], Awaitable[FinishAnswer]]) ->
             return answer
         await asyncio.sleep(min(1.1, 0.1 * (n + 1)))
     raise Unavailable(f"the store kept answering 'not now': {answer}")
+
+
+def answered(answer: T | NoAnswer) -> T:
+    """Return the answer; Unavailable: none came, which proves nothing."""
+    if isinstance(answer, NoAnswer):
+        raise Unavailable(f"the store did not answer: {answer.why}")
+    return answer
 
 
 async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | ConditionFailed:
@@ -160,9 +169,8 @@ async def abort_upload(bench: Bench, upload: Upload) -> None:
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
     """Write under this condition; "yes" if that is refused and the object still equals `before`."""
-    outcome = await bench.write(path, condition)
-    if not isinstance(outcome, Lost):
-        return "no", f"it was not refused: {describe_outcome(outcome)}"
+    if won_or_lost(await bench.write(path, condition)):
+        return "no", "it was not refused: the store reports success"
     return await check_kept(bench, path, before)
 
 
@@ -176,24 +184,14 @@ async def check_kept(bench: Bench, path: str, before: Content) -> CheckResult:
 
 
 async def race_flaw(bench: Bench, path: str, bodies: Sequence[bytes], outcomes: Sequence[Outcome]) -> str:
-    """A race's flaw; "" if the one winner's bytes are read back, or no writer won and some are unknown."""
+    """A race's flaw; "" if the one winner's bytes are read back. OutcomeUnknown: an unknown writer may have won."""
     won = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Won)]
-    unknown = sum(isinstance(outcome, Unknown) for outcome in outcomes)
-    if len(won) != 1 and not (not won and unknown):
+    for outcome in outcomes if not won else ():
+        won_or_lost(outcome)
+    if len(won) != 1:
         return f"{len(won)} of {len(bodies)} were reported as won"
     data = (await bench.store.read(path, timeout=bench.timeout)).data
-    return "" if not won or data == bodies[won[0]] else "the bytes are not the winner's"
-
-
-def describe_outcome(outcome: Outcome) -> str:
-    """Return an outcome in words; of an unknown one the evidence."""
-    match outcome:
-        case Won():
-            return "the store reports success"
-        case Lost():
-            return "the store refused"
-        case Unknown(why=why):
-            return f"unknown: {why}"
+    return "" if data == bodies[won[0]] else "the bytes are not the winner's"
 
 
 _ROUNDS = 3
@@ -220,8 +218,8 @@ async def _create_refused(bench: Bench) -> CheckResult:
 async def _create_after_delete(bench: Bench) -> CheckResult:
     await bench.write_or_raise("again")
     await bench.store.delete("again", timeout=bench.timeout)
-    outcome = await bench.write("again")
-    return ("yes", "made again") if isinstance(outcome, Won) else ("no", f"a deleted object is in the way: {outcome}")
+    made = won_or_lost(await bench.write("again"))
+    return ("yes", "made again") if made else ("no", "a deleted object is in the way")
 
 
 async def _race(condition_kind: str, bench: Bench) -> CheckResult:
@@ -247,9 +245,9 @@ async def _match(bench: Bench) -> CheckResult:
     body = bench.body()
     first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
-    if not isinstance(outcome, Won):
-        return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
-    held = await bench.read("match") == Content(body, outcome.version)
+    if not won_or_lost(outcome):
+        return "no", "the right version was refused"
+    held = await bench.read("match") == Content(body, outcome.unwrap())
     return ("yes", "replaced") if held else ("no", "accepted, but other bytes are read back")
 
 
@@ -259,11 +257,12 @@ async def _match_form(bench: Bench) -> CheckResult:
     "known", or "no" for none. May leave the backend's dialect switched.
     """
     version = (await bench.write_or_raise("form")).version
-    first_answer = await bench.send("form", version)
+    first_answer = answered(await bench.send("form", version))
     if not bench.store.backend.adapt():
         accepted = isinstance(first_answer, Applied)
         return ("known", "one form") if accepted else ("no", f"the right version: {first_answer}")
-    other = await bench.send("form", (isinstance(first_answer, Applied) and first_answer.version) or version)
+    current = (isinstance(first_answer, Applied) and first_answer.version) or version
+    other = answered(await bench.send("form", current))
     if isinstance(first_answer, Applied):
         bench.store.backend.adapt()
     accepts = [form for form, answer in (("quoted", first_answer), ("unquoted", other)) if isinstance(answer, Applied)]
@@ -285,9 +284,8 @@ async def _match_foreign(bench: Bench) -> CheckResult:
 async def _match_absent(bench: Bench) -> CheckResult:
     """Write at a version where no object exists; "yes" if that is refused and creates none, else "no"."""
     foreign = await bench.write_or_raise("not-absent")
-    outcome = await bench.write("absent", foreign.version)
-    if not isinstance(outcome, Lost):
-        return "no", f"the write created an object instead of being refused: {describe_outcome(outcome)}"
+    if won_or_lost(await bench.write("absent", foreign.version)):
+        return "no", "the write created an object instead of being refused"
     if await bench.read("absent") is None:
         return "yes", "refused, and no object exists"
     return "no", "refused, but an object exists"
@@ -324,7 +322,8 @@ async def _whole_reads(bench: Bench) -> CheckResult:
 
 async def _not_modified(bench: Bench) -> CheckResult:
     content = await bench.write_or_raise("same")
-    answer = await bench.store.backend.get(f"{bench.store.root}/same", content.version, timeout_s=bench.timeout)
+    get = partial(bench.store.backend.get, f"{bench.store.root}/same", content.version, timeout_s=bench.timeout)
+    answer = answered(await retry_while_not_applied(get))
     if isinstance(answer, Unchanged):
         return "yes", "no body was sent"
     return "no", "the whole body was sent again" if isinstance(answer, ObjectState) else f"answered {answer}"
@@ -334,7 +333,7 @@ async def _modified(bench: Bench) -> CheckResult:
     """Read an object "if changed" after a replacement; "yes" if that brings the new bytes, else "no"."""
     body = bench.body()
     first = await bench.write_or_raise("newer")
-    await bench.write("newer", first.version, body)
+    await bench.write_or_raise("newer", first.version, body)
     content = await bench.store.read_if_changed("newer", first.version, timeout=bench.timeout)
     if content is None:
         return "no", "a reader that asked for changes did not get one"
@@ -346,7 +345,10 @@ async def _delete_refused(bench: Bench) -> CheckResult:
     second = await bench.write_or_raise("kept", first.version)
     answer = await bench.delete("kept", first.version)
     if not isinstance(answer, ConditionFailed):
-        return "no", f"not refused, though its version was another: {await bench.describe_presence('kept')}"
+        presence = await bench.describe_presence("kept")
+        if presence == "it is there":
+            answered(answer)
+        return "no", f"not refused, though its version was another: {presence}"
     return await check_kept(bench, "kept", second)
 
 
@@ -362,13 +364,14 @@ async def _delete_match(bench: Bench) -> CheckResult:
     presence = await bench.describe_presence("gone")
     if isinstance(answer, NoAnswer) and presence == "nothing is there":
         return "known", f"deleted, but the caller that deleted it is unknown: {answer.why}"
+    answered(answer)
     return ("yes", "deleted") if presence == "nothing is there" else ("no", f"accepted, but {presence}")
 
 
 async def _delete_nothing(bench: Bench) -> CheckResult:
     content = await bench.write_or_raise("twice")
     await bench.store.delete("twice", timeout=bench.timeout)
-    answer = await bench.delete("twice", content.version)
+    answer = answered(await bench.delete("twice", content.version))
     if isinstance(answer, Applied):
         return "known", "reports success: the caller that removed an object is unknown"
     return "known", "refused"
@@ -411,7 +414,7 @@ async def _listing(bench: Bench) -> CheckResult:
 
 async def _upload(bench: Bench) -> CheckResult:
     body = bench.body()
-    answer = await finish_upload(bench, await begin_upload(bench, "upload", body), body)
+    answer = answered(await finish_upload(bench, await begin_upload(bench, "upload", body), body))
     if not isinstance(answer, Applied):
         return "no", f"not made: {answer}"
     data = (await bench.store.read("upload", timeout=bench.timeout)).data
@@ -425,6 +428,8 @@ async def _upload_refused(bench: Bench) -> CheckResult:
     if isinstance(answer, Applied):
         return "no", "it overwrote the object"
     held = await bench.read("upload-taken") == before
+    if held:
+        answered(answer)
     refused = isinstance(answer, ConditionFailed) and held
     return ("yes", "refused, and nothing has changed") if refused else ("no", f"answered {answer}, unchanged: {held}")
 
@@ -450,7 +455,9 @@ async def _upload_race(bench: Bench) -> CheckResult:
         uploads = [await begin_upload(bench, f"race-upload-{n}", body) for body in bodies]
         answers = await asyncio.gather(*(finish_upload(bench, *upload) for upload in zip(uploads, bodies, strict=True)))
         won = sum(isinstance(answer, Applied) for answer in answers)
-        if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
+        for answer in answers if not won else ():
+            answered(answer)
+        if won != 1:
             return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were reported as won"
     return "yes", f"{_UPLOAD_ROUNDS} rounds, {bench.racers} at once: one winner each time"
 

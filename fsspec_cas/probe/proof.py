@@ -15,7 +15,7 @@ from fsspec_cas.backends.last_byte import run_race
 from fsspec_cas.bridge.drive import OnLoop, drive_of
 from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.machine import Machine, World
-from fsspec_cas.outcome import ABSENT, Condition, Version, Won
+from fsspec_cas.outcome import ABSENT, Condition, Version, Won, won_or_lost
 from fsspec_cas.sender import delay_s, undocumented_endpoint
 from fsspec_cas.store import Store
 
@@ -51,36 +51,41 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """
     if store.kind != "s3":
         return
-    key = drive_of(Machine(), store.backend).run(
-        undocumented_endpoint(store.backend, store.root, check_seconds(timeout))
-    )
+    clock = Machine()
+    begun_s, timeout = clock.monotonic_s(), check_seconds(timeout)
+    key = drive_of(clock, store.backend).run(undocumented_endpoint(store.backend, store.root, timeout))
     if key is None or key in _PROVED:
         return
     racing = AsyncStore(off_thread(store.backend), store.root)
-    OnLoop().run(require_conditions(racing, timeout=timeout))
+    OnLoop().run(require_conditions(racing, timeout=timeout, spent_s=clock.monotonic_s() - begun_s))
     _PROVED.add(key)
 
 
-async def require_conditions(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
+async def require_conditions(
+    store: AsyncStore, *, timeout: float = _TIMEOUT_S, spent_s: float = 0.0, world: World | None = None
+) -> None:
     """Race writes of test objects below the root of a store of any kind, then try to delete them, even on error.
+
+    `spent_s`: what the caller has used of the `timeout`.
 
     Raises NotSupported if a condition is ignored, Unavailable without an answer in time.
     """
     from fsspec_cas.probe.checks import Bench  # noqa: PLC0415
 
     path = f"cas-probe-{(world or Machine()).new_id()}"
+    now_s, left_s = asyncio.get_running_loop().time, max(0.0, timeout - spent_s)
+    end_s = now_s() + left_s + _AFTER_S
     try:
-        await asyncio.wait_for(_require(Bench(store, 2, timeout), path), timeout + _AFTER_S)
+        await asyncio.wait_for(_require(Bench(store, 2, left_s), path), left_s + _AFTER_S)
     except (asyncio.TimeoutError, OutcomeUnknown) as error:
         outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
         why = "it took too long" if outcome is None else outcome.why
         message = f"the store did not prove within {timeout:g} s that it refuses stale writes, which locks need: {why}"
         raise Unavailable(message, path=path) from error
     finally:
-        with suppress(CasError):
-            await store.delete_all(
-                [path, *(race_path for n in range(_ROUNDS) for race_path in _paths(path, n))], timeout=_CLEAN_S
-            )
+        paths = [path, *(race_path for n in range(_ROUNDS) for race_path in _paths(path, n))]
+        with suppress(CasError, asyncio.TimeoutError):
+            await asyncio.wait_for(store.delete_all(paths, timeout=_CLEAN_S), end_s + _CLEAN_S - now_s())
 
 
 def _paths(path: str, number: int) -> list[str]:
@@ -91,7 +96,7 @@ async def _require(bench: Bench, path: str) -> None:
     """Write and race objects at `path` and `_paths`, which remain; NotSupported if a condition is broken."""
     first = (await bench.write_or_raise(path)).version
     outcome = await bench.write(path, first)  # not raced: it determines the dialect
-    if not isinstance(outcome, Won):
+    if not won_or_lost(outcome):
         raise _unsafe(bench.store, "a match at the right version was refused")
     await _require_refusal(bench, path, first, "a match at a stale version")
     for number in range(_ROUNDS):

@@ -21,6 +21,7 @@ from fsspec_cas import (
     NotSupported,
     Store,
     Unavailable,
+    require_safe_for_locks,
 )
 from fsspec_cas.answer import Applied, ConditionFailed, NoAnswer, NotApplied
 from fsspec_cas.backends import off_thread
@@ -29,6 +30,7 @@ from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.probe.checks import CHECKS, THOROUGH, retry_while_not_applied
 from fsspec_cas.probe.probe import async_probe, probe
 from fsspec_cas.probe.proof import require_conditions
+from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, Pass
 
 ALL = {check.name for check in CHECKS}
 FACTS = {"match form", "equal bytes"}
@@ -391,6 +393,36 @@ def test_every_answer_of_a_busy_store_is_heard():
     assert not answers
 
 
+# A check, and the operation whose answers are lost, after how many others.
+UNANSWERED = [
+    ("create refused", "put", 2),
+    ("create after delete", "put", 2),
+    ("create race", "put", 1),
+    ("match form", "put", 2),
+    ("match", "put", 2),
+    ("match stale", "put", 3),
+    ("match absent", "put", 2),
+    ("match race", "put", 2),
+    ("modified", "put", 2),
+    ("not modified", "get", 1),
+    ("delete refused", "delete", 0),
+    ("delete match", "delete", 0),
+    ("delete nothing", "delete", 1),
+    ("upload", "finish", 0),
+    ("upload refused", "finish", 0),
+    ("upload race", "finish", 0),
+]
+
+
+@pytest.mark.parametrize(("check", "operation", "after"), UNANSWERED)
+def test_check_without_an_answer_proves_nothing(check, operation, after):
+    lost = LoseRequest() if check == "delete match" else LoseAnswer()
+    backend = Faulty(ForgetsIdentities(), {operation: [*[Pass()] * after, *[lost] * 8]})
+    report = probe(Store(backend, f"/probe/{uuid.uuid4().hex}"), checks=[c for c in CHECKS if c.name == check])
+    assert (operation, lost) in backend.fired
+    assert report[check].state == "failed", report[check]
+
+
 class Finishless(Wrong):
     async def finish(self, upload, tail, *, timeout_s):
         raise Unavailable("the completion is refused")
@@ -433,6 +465,30 @@ def test_lock_refuses_a_store_whose_conditions_fail_under_concurrency(kind):
     with pytest.raises(NotSupported, match=REFUSED[kind]):
         require_safe(store)
     assert store.list("") == []
+
+
+def test_lock_reports_no_refusal_when_an_answer_is_lost():
+    backend = Faulty(ForgetsIdentities(), {"put": [Pass(), LoseAnswer()]})
+    with pytest.raises(Unavailable, match="the answer was lost by plan"):
+        require_safe(Store(backend, f"/probe/{uuid.uuid4().hex}"))
+
+
+class SlowClient(Wrong):
+    name = "s3"
+    blocking = False
+
+    async def endpoint(self):
+        await asyncio.sleep(0.25)
+        return "http://127.0.0.1:1"
+
+    async def put(self, write, data, *, timeout_s):
+        assert timeout_s <= 29.8
+        raise AccessDenied("the client was made")
+
+
+def test_lock_counts_the_time_that_the_client_took():
+    with pytest.raises(AccessDenied, match="the client was made"):
+        require_safe_for_locks(Store(SlowClient(), f"probe/{uuid.uuid4().hex}"), timeout=30)
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "gcs_double"])

@@ -139,6 +139,12 @@ def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
         raise reader.wrong(f"a whole {reader.word} statement")
 
 
+def _words(expression: str) -> list[str]:
+    """An expression's tokens in lower case: names without quotes, and no literal texts."""
+    tokens = sqlglot.tokenize(expression, dialect=_DIALECT)
+    return [token.text.lower() for token in tokens if token.token_type is not TokenType.STRING]
+
+
 @dataclass
 class _Reader:
     """Methods consume tokens, and raise InvalidInput with the position."""
@@ -522,13 +528,9 @@ class StatementRun:
         values = self._named(clause.values)
         alias = statement.source_alias.lower()
         for key, source_column in on.items():
-            value = values.pop(key, None)
-            normalized = None if value is None else value.replace("`", "").replace(" ", "").lower()
-            if (normalized is None and is_insert) or normalized not in {
-                None,
-                f"{alias}.{source_column.lower()}",
-                source_column.lower(),
-            }:
+            value, name = values.pop(key, None), source_column.lower()
+            words = None if value is None else _words(value)
+            if (words is None and is_insert) or words not in (None, [alias, ".", name], [name]):
                 raise InvalidInput(
                     f"SQL {self._text!r}: {key} is a key or partition column, and can only be set to "
                     f"{statement.source_alias}.{source_column}, as in ON"

@@ -43,13 +43,13 @@ def run(spark: Any, table: Table) -> Callable[..., Any]:
 
 def test_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table, run: Any) -> None:
     late = [(1, "a", 10, False), (2, "a", 0, True), (9, "b", 90, False), (8, "d", 80, True)]
-    spark.createDataFrame(late, "trip long, part string, more int, gone boolean").createOrReplaceTempView("late")
+    spark.createDataFrame(late, "`trip id` long, part string, more int, gone boolean").createOrReplaceTempView("late")
     before = len(table.history())
     result = run(
-        "merge into trips t using late on t.id = late.trip and t.part = late.part "
+        "merge into trips t using late on t.id = late.`trip id` and t.part = late.part "
         "when matched and late.gone then delete "
         "when matched then update set value = t.value + more "
-        "when not matched and not gone then insert (id, part, value) values (late.trip, late.part, late.more + 1)"
+        "when not matched and not gone then insert (id, part, value) values (Late . `trip id`, late.part, more + 1)"
     )
     assert content(table) == {(1, "a", 11), (3, "b", 3), (4, "c", 4), (9, "b", 91)}
     assert (result.inserted, result.updated, result.deleted) == (1, 1, 1)

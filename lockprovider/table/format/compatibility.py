@@ -81,7 +81,7 @@ def without_shared(config: TableConfig) -> TableConfig:
 
 def keeps_file_listing(config: TableConfig) -> bool:
     settings = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
-    return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in settings.items())
+    return bool(config.named_metadata) and all(_same(config.raw.get(key), value) for key, value in settings.items())
 
 
 def as_non_blocking(config: TableConfig) -> TableConfig:
@@ -110,17 +110,17 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
     return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 
 
-def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the changes that `shared` would make; empty if there are none.
+def _same(found: str | None, wanted: str) -> bool:
+    """Compare without case, as Hudi does."""
+    return (found or "").lower() == wanted.lower()
 
-    Values compare as in Hudi, without case and outer spaces.
-    """
+
+def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
+    """Return the changes that `shared` would make; empty if there are none."""
     wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [
-        SettingChange(key, found[key], wanted)
-        for key, wanted in wanted_by_key.items()
-        if (found[key] or "").strip().lower() != wanted.lower()
+        SettingChange(key, found[key], wanted) for key, wanted in wanted_by_key.items() if not _same(found[key], wanted)
     ]
     zone = SettingChange(ZONE_KEY, config.timezone or None, "UTC")
     partitions = shared(config, keeps_listing=keeps_listing).metadata_partitions
@@ -399,7 +399,7 @@ def _index_reasons(config: TableConfig) -> Iterator[Reason]:
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:
         return
-    engine = config.raw.get("hoodie.index.bucket.engine", properties.SIMPLE).strip().upper()
+    engine = (config.raw.get("hoodie.index.bucket.engine") or properties.SIMPLE).strip().upper()
     rules = config.raw.get("hoodie.bucket.index.partition.expressions", "")
     if engine != properties.SIMPLE:
         yield against(f"hoodie.index.bucket.engine={engine}", f"cannot be written, only {properties.SIMPLE}")

@@ -289,7 +289,7 @@ def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
         _refuse_free(part, within)
     if not isinstance(avro, dict):
         return
-    if avro.get("type") in {"record", "error"}:
+    if avro.get("type") in ("record", "error"):  # a list, as it may be a dict
         within |= {str(avro.get("name")).rpartition(".")[2]}
         fields = avro.get("fields")
         if not isinstance(fields, list) or all(

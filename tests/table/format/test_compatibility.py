@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +189,14 @@ def test_metadata_table_that_is_not_kept_is_named_with_the_next_step(
         assert ",".join((*named, *inflight)) in found
         with pytest.raises(UnsupportedTable, match=said):
             compatibility.check_writable(config, keeps_listing=keeps)
+
+
+@pytest.mark.parametrize("write", [str, str.upper])
+def test_settings_of_the_listing_compare_as_hudi_compares(write: Callable[[str], str]) -> None:
+    kept = shared(replace(GOOD, metadata_partitions=("files",)), keeps_listing=True)
+    written = {key: write(value) if value in {"true", "false"} else value for key, value in kept.raw.items()}
+    assert compatibility.keeps_file_listing(replace(kept, raw=written))
+    assert compatibility.share_changes(replace(kept, raw=written), keeps_listing=True) == ()
 
 
 def test_advised_steps_lead_to_writable_tables() -> None:

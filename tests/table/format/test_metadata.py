@@ -205,6 +205,12 @@ def test_schema_of_values_without_bytes_is_refused(null: Any) -> None:
             metadata.checked_schema(json.dumps(schema))
 
 
+def test_schema_whose_type_holds_a_type_is_accepted() -> None:
+    fields = [{"name": "a", "type": {"type": {"type": "string"}}}]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+    assert metadata.checked_schema(schema) == json.loads(schema)
+
+
 def test_statistics_are_grouped_in_time_that_grows_with_their_number() -> None:
     many, begun = [WriteStat("f", "p/f", "p")] * 20_000, time.perf_counter()
     assert metadata.stats_by_partition(many) == {"p": tuple(many)}

@@ -269,7 +269,7 @@ def checked_table_settings(settings: object) -> TableSettings:
 
 
 def check_retention(policy: Policy) -> None:
-    """Raise `InvalidSettings` unless `policy` keeps a commit or version at least, or a finite time, even 0 hours."""
+    """Raise `InvalidSettings` unless `policy` keeps at least 1 commit or version, or 0 to finite hours."""
     match policy:
         case KeepCommits(least) | KeepVersions(least):
             is_possible = isinstance(least, int) and least >= 1
@@ -349,7 +349,10 @@ def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
 
 
 def _index(options: Mapping[str, str]) -> IndexSettings | None:
-    """Read the expected index; None without a kind. `InvalidSettings`: no number of buckets, or engine but SIMPLE."""
+    """Read the expected index; None without a kind.
+
+    `InvalidSettings`: buckets are no number, or a bucket index's engine is not SIMPLE.
+    """
     kind = options.get(INDEX, "").strip().upper()
     if not kind:
         return None

@@ -42,10 +42,10 @@ def plan_for_tasks(txn: Transaction, split: Callable[[GroupWriter], Changes]) ->
 
 
 def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
-    """Begin `txn`; return a picklable `GroupWriter` for tasks in other processes; `blindly` as in `arrow.start_here`.
+    """Begin `txn`; return a picklable `GroupWriter` for tasks in other processes.
 
-    Raises WriteConflict if the table's columns are no longer the plan's `schema`, UnsupportedTable for a JVM writer's
-    unmarked buckets.
+    `blindly`: partitions to write without reading rows, if `may_be_blind`; commits missing anchors first.
+    WriteConflict: the table's columns are no longer `schema`. UnsupportedTable: a JVM writer's unmarked buckets.
     """
     refuse_unmarked_buckets(txn)
     if blindly is not None:
@@ -83,7 +83,7 @@ def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[C
 def cluster_by(
     table: TableContext, run: Runner, rule: ClusteringRule, instant: str | None
 ) -> tuple[ClusteringResult, ...]:
-    """Cluster like `Table.cluster`, or run only the scheduled clustering `instant`.
+    """Cluster like `Table.cluster`, or run only the scheduled `instant`; empty if none ran.
 
     With `instant`, another `rule` than the default raises InvalidInput.
     """

@@ -199,7 +199,7 @@ class GroupWriter:
     def merge(
         self, old: FileSlice, opened: base_file.ParquetFile, plan: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
-        """Write a file group's marker and next base file by a plan for `upserts` and `opened`, its current base file.
+        """Write a file group's marker and next base file by `plan` for `upserts` and current file `opened`.
 
         Returns None, writing nothing, if nothing changes; raises as `put_slice`.
         """
@@ -256,7 +256,7 @@ class GroupWriter:
         return self._unless_rolled_back(stat, created=created)
 
     def put_slice(self, file: Encoded, marker: MarkerKind) -> WriteStat:
-        """Create a base file after its marker, cache its note, and return its statistics with size and, in tasks, note.
+        """Create a base file after its marker, cache its note; return statistics with size, in tasks its note.
 
         Keeps an earlier attempt's file with the same keys. Raises `Aborted` if it has others, or the instant was rolled
         back: then a file just created is deleted.
@@ -351,7 +351,7 @@ class GroupWriter:
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
-        """Raise `InvalidRecords` for `new` partitions inside or around another, a new one or one listed at `places`.
+        """Raise `InvalidRecords` for `new` partitions inside or around new ones, or any listed at `places`.
 
         These are path prefixes. If `made`, first deletes the metafiles of these new partitions.
         """
@@ -364,7 +364,7 @@ class GroupWriter:
             raise keygen.nested(*faults[0])
 
     def _partitions_at(self, places: list[str]) -> Iterator[str]:
-        """List partitions with a metafile at these sorted path prefixes; above 8 prefixes also others between them."""
+        """List partitions with a metafile at these sorted path prefixes; above 8 also others between them."""
         store = self.place.store
         if len(places) <= _FEW:
             entries = [entry for place in places for entry in store.list(place)]
@@ -404,7 +404,7 @@ def group_id(begin: str, *task: object) -> str:
 def write_clustered(
     writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
 ) -> list[WriteStat]:
-    """Write all rows of one partition's slices, sorted by `sort_by`, as new file groups `file_ids`; commit times stay.
+    """Write one partition's slices, sorted by `sort_by`, as new file groups `file_ids`; commit times stay.
 
     Each gets a range of about equal size; several use temporary files. Empty ones are not written. Raises as
     `put_slice`.
@@ -445,9 +445,9 @@ def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
 
 
 def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
-    """Yield one table for each output file, in order, by way of temporary files; `outputs` has each row's file.
+    """Yield one table for each output file, in order; `outputs` has each row's file.
 
-    The first part must be empty. A single file needs no `outputs`.
+    The first part must be empty. Several use temporary files; a single one needs no `outputs`.
     """
     if files == 1:
         yield pa.concat_tables(parts)
@@ -480,9 +480,9 @@ def _write_sorted(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.
 
 
 def write_compacted(writer: GroupWriter, file_slice: FileSlice, token: str) -> WriteStat:
-    """Merge a slice's logs with its base file, if any; create marker and next base file, and raise as `put_slice`.
+    """Merge a slice's logs with its base file, if any; create marker and next base file.
 
-    Commit times and sequence numbers stay.
+    Commit times and sequence numbers stay. Raises as `put_slice`.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
     stored = [hudi_schema.COMMIT_TIME, hudi_schema.COMMIT_SEQNO, hudi_schema.RECORD_KEY, *writer.schema.names]

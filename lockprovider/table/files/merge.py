@@ -57,7 +57,7 @@ class MergePlan:
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
-        """Return a plan that also appends the upserts whose keys neither the file nor `delete_keys` have, in order."""
+        """Return a copy that also appends upserts whose keys neither file nor `delete_keys` have, in order."""
         is_new = np.ones(len(upsert_keys), dtype=np.bool_)
         is_new[self.met] = False
         if len(delete_keys):
@@ -79,10 +79,10 @@ def merge_plan(
     delete_keys: pa.Array,
     ordering_field: str | None = None,
 ) -> MergePlan | None:
-    """Read a base file's keys, and plan replaced and deleted rows; return None if its key range excludes all keys.
+    """Read a base file's keys, and plan replaced and deleted rows; None if its range excludes all keys.
 
     An upsert wins unless the old row's ordering value is higher; a delete always wins. `upsert_keys` must be unique.
-    `with_new` adds new keys. Raises `UnsupportedSchema` if `upserts`, even if empty, lack a column.
+    Leaves new keys to `MergePlan.with_new`. Raises `UnsupportedSchema` if `upserts`, even if empty, lack a column.
     """
     _refuse_loss(file, upserts.schema)
     near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
@@ -121,9 +121,10 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Return a batch with upserted rows in place and deleted rows gone; it begins at row `start` of the new file.
+    """Return a batch without deleted rows, with upserted ones in place.
 
-    `fates` is its part of `MergePlan.fates`.
+    These get `base_file`'s commit time, and sequence numbers by position from `start` on. `fates`: the batch's part of
+    `MergePlan.fates`.
     """
     places = np.flatnonzero(fates != _GOES)
     changed = np.flatnonzero(fates[places] >= 0)
@@ -162,9 +163,10 @@ def _old_wins(
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
-    """Keep one row for each key, in order: of the highest ordering value, null lowest and NaN highest, the last.
+    """Keep for each key the last row of the highest ordering value, in the rows' order.
 
-    A missing (`InvalidRecords`) or nested ordering column (`UnsupportedSchema`) raises only if keys repeat.
+    Null is lowest, NaN highest. A missing (`InvalidRecords`) or nested ordering column (`UnsupportedSchema`) raises
+    only if keys repeat.
     """
     if are_unique(keys):
         return rows, keys

@@ -100,7 +100,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
-    """Return the position of each key's winning event by `rule`, with keys in order of first appearance."""
+    """Return the position of each key's winning event by `rule`, keys in order of first appearance."""
     places = np.arange(len(events.keys))
     encoded = events.keys.dictionary_encode()
     codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)

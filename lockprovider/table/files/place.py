@@ -236,7 +236,7 @@ class FooterNotes:
         return {path: note.ranges for path in paths if (note := self._notes.get(path)) is not None}
 
     def without(self, store: Store, paths: Sequence[str], wanted: pa.Array) -> set[str]:
-        """Return the `paths` whose notes exclude every wanted key (all, if none is wanted); none without a note.
+        """Return the `paths` whose notes exclude every wanted key; if none is wanted, all, even without note.
 
         First calls `look_up`. Above 10,000 keys, compares only ranges.
         """
@@ -403,7 +403,7 @@ def ranges_of(footer: pq.FileMetaData) -> Ranges:
 def guarantee(ranges: Ranges, columns: Iterable[pa.Field]) -> Any:
     """Arrow filter that holds for every row of a file with these ranges, as read with these columns.
 
-    Columns without a range, or now of another type, add nothing; integer types may differ.
+    Skips columns without a range or now of another type (integer types may differ); always true if none remains.
     """
     sure = pc.scalar(True)
     for column in columns:

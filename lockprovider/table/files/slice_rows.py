@@ -44,8 +44,8 @@ def merged_rows(
     """Yield a slice's merged rows, in parts and the same order each time.
 
     `columns` must include those of `columns_to_merge`. With `in_place` log rows stand where they replace others; else
-    they come last, which costs less. Logs above 128 MiB take several passes, each for some keys. Raises `HistoryGone`,
-    `Corrupt` or `UnsupportedTable`.
+    they come last, which costs less. Logs above 128 MiB take several passes, each for some keys. Raises `Corrupt`,
+    `UnsupportedTable`, or `HistoryGone` for a missing file.
     """
     if not file_slice.logs:
         yield from _base_rows(place.open(file_slice.path, file_slice.size), columns, base_file.ROW_GROUP_ROWS)
@@ -156,7 +156,7 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
 
 def _one_by_one(place: TablePlace, paths: Sequence[str]) -> Iterator[LogBlock]:
-    """Read log files one at a time, each twice, and yield their valid blocks in merge order."""
+    """Read log files one at a time, and again for valid blocks, and yield these in merge order."""
     heads, numbers = [], {}
     for path in paths:
         for number, block in enumerate(log_block.decode_blocks(_read(place, path), path)):

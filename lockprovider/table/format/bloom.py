@@ -72,7 +72,7 @@ def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
-    """Yield the bloom filter of each group of keys as base64 text, in order; small groups are hashed together."""
+    """Yield each group's bloom filter as base64 text, in order; small groups are hashed together."""
     batch: list[pa.Array] = []
     for keys in groups:
         if batch and sum(map(len, batch)) + len(keys) > _SLICE:

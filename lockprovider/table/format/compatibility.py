@@ -285,7 +285,10 @@ _WAYS: tuple[_Way, ...] = (
 
 
 def _property_reasons(raw: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield reasons: each unknown property of Hudi or this library, unsupported value, and unusable writer setting."""
+    """Yield reasons against writes, with `Reason.reads` also reads.
+
+    Unknown properties of Hudi or this library, unsupported values, unusable writer settings.
+    """
     for key, text in raw.items():
         known, value = property_of(key), text.strip()
         if known is None:

@@ -182,7 +182,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the protobuf number at offset `at`; return it and its end.
+    """Return the protobuf number at offset `at`, and its end.
 
     Raises `ValueError` above ten bytes, `IndexError` if cut.
     """
@@ -211,10 +211,10 @@ def _number(value: int) -> bytes:
 
 
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
-    """Encode entries, sorted by key, in one data block like JVM Hudi's writer; equal arguments give equal bytes.
+    """Sort entries by key, and encode them in one data block like JVM Hudi's writer.
 
-    `made_ms` is the creation time in epoch ms. With `bloom`, the keys' filter, the file has the form of a base file.
-    Raises `ValueError` without entries, or for a key above 32,767 bytes.
+    Equal arguments give equal bytes. `made_ms` is the creation time in epoch ms. With `bloom`, the keys' filter, the
+    file has the form of a base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:

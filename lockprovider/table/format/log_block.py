@@ -122,7 +122,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
-    """Return the end of the block that begins at `at`; None if torn: cut, or its two sizes differ."""
+    """Return the end of the block at `at`; None if torn: cut, or its two sizes differ."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None
@@ -155,7 +155,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
-    """Return the texts of the header at `at` by key, and its end offset; raise `struct.error` if it is cut."""
+    """Return the texts of the header at `at` by key, and its end offset; raise `struct.error` if cut."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     header: dict[int, str] = {}
@@ -172,8 +172,8 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
     """Return the valid blocks with rows or deletes, each instant's together; pass blocks in merge order.
 
-    A rollback removes earlier blocks of its instant; other commands raise `UnsupportedTable`. Log compactions replace
-    their sources.
+    A rollback removes its target instant's earlier blocks; other commands raise `UnsupportedTable`. Log compactions
+    replace their sources.
     """
     by_instant: dict[str, list[LogBlock]] = {}
     for block in blocks:
@@ -242,7 +242,7 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode an Avro block's rows, as mappings by column; `parsed` is the Avro schema.
+    """Decode an Avro block's rows as mappings by column; `parsed` is the schema.
 
     Raises `UnsupportedTable` for an unknown version, `ValueError` for a row of a wrong length.
     """
@@ -271,7 +271,7 @@ def _parsed(schema_json: str) -> Any:
 
 
 def _as_stored(avro: Any) -> Any:
-    """Return an Avro schema without logical types, at any depth, except decimals."""
+    """Copy an Avro schema without logical types, at any depth, except decimals."""
     if isinstance(avro, list):
         return [_as_stored(part) for part in avro]
     if not isinstance(avro, dict):

@@ -101,7 +101,7 @@ class CommitMetadata:
 
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
-    """Encode the metadata of a completed or inflight commit.
+    """Encode a completed or inflight commit.
 
     It is a replacecommit if it replaces or its operation is in `REPLACING`.
     """
@@ -154,7 +154,7 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
-    """Return a file's write statistics for Avro; counts that are unknown here become 0."""
+    """Return a file's write statistics for Avro, with 0 for counts unknown here."""
     zeros = dict.fromkeys(_ZERO_COUNTS, 0)
     return zeros | {
         "fileId": stat.file_id,
@@ -234,7 +234,7 @@ def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str,
 def _one_value(data: bytes) -> Any:
     """Decode an untrusted container file's one value within memory bounds.
 
-    Raises `ValueError` for several values or an unknown codec, any other error if damaged.
+    Raises `ValueError` for none or several values or an unknown codec, any error if damaged.
     """
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro container file")

@@ -357,7 +357,7 @@ def _stated(config: TableConfig) -> dict[str, str]:
 
 
 def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
-    """Parse the file's text; raise `Corrupt` above 1 MiB, or without a table name, table version or layout version.
+    """Parse the file's text; raise `Corrupt` above 1 MiB or without table name, version or layout version.
 
     Also for a wrong checksum or number of buckets.
     """

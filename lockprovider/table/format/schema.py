@@ -128,7 +128,7 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
-    """Return column `name`'s Avro type as JSON data, its named types in `namespace`.
+    """Return the Avro type of column `name`'s non-null values as JSON data, named types below `namespace`.
 
     Raises `UnsupportedSchema` for a type that is not canonical.
     """

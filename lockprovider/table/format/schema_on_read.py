@@ -48,9 +48,10 @@ def parse_history(data: bytes, name: str) -> tuple[SchemaVersion, ...]:
 
 
 def misread(history: Sequence[SchemaVersion], latest: SchemaVersion, oldest_begin: str) -> str:
-    """Return why columns of `latest` would mislead in files that began at `oldest_begin` or later, or empty text.
+    """Return why `latest` would misread files that began at `oldest_begin` or later, or empty text.
 
-    A path has another id, or an id another path, in a schema of these files, or `history` lacks theirs.
+    In one of their schemas a path has another id, or an id another path. Or `latest` began after `oldest_begin`, and
+    `history` has no older one.
     """
     begin = int(oldest_begin) if oldest_begin.isdigit() else 0
     older = [version for version in history if version.version < latest.version]
@@ -86,7 +87,7 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield path and id of the record fields inside column `path`, whose type in a schema history's JSON is `kind`."""
+    """Yield path and id of the record fields inside column `path` of type `kind`, a schema history's JSON."""
     if not isinstance(kind, dict):
         return
     match kind["type"]:

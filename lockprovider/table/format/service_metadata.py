@@ -393,9 +393,9 @@ def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:
 
 
 def _planned_slice(record: Mapping[str, Any], base_instant: str = "") -> PlannedSlice:
-    """Convert a plan's record of a slice, paths to file names; missing parts become empty.
+    """Convert a plan's record of a slice, with this `base_instant`, paths to file names.
 
-    Raises `KeyError` without file id.
+    Missing parts become empty; raises `KeyError` without file id.
     """
     return PlannedSlice(
         record.get("partitionPath") or "",
@@ -411,7 +411,7 @@ _COMPACTION_VERSION = 2
 
 
 def encode_compaction_plan(slices: Iterable[PlannedSlice]) -> bytes:
-    """Encode a requested compaction of these slices, with file names instead of paths."""
+    """Encode a requested compaction of these slices, with file names, not paths."""
     planned = [
         {
             "baseInstantTime": one.base_instant,

@@ -160,7 +160,10 @@ def rows(
     *,
     read_optimized: bool = False,
 ) -> pa.Table:
-    """Read the rows into memory, with progress events; repeat if files vanish, but with `as_of` raise `HistoryGone`."""
+    """Read the rows into memory, with progress events; `read_optimized`: without log files.
+
+    Repeats if files vanish, but with `as_of` raises `HistoryGone`.
+    """
 
     def look() -> pa.Table:
         """Read rows; if files are gone, raise Stale, or HistoryGone with `as_of`."""
@@ -266,8 +269,8 @@ def changes_since(
 ) -> Changes:
     """Plan the changes of commits in (after, until], by their time in `order`; lists timeline and files.
 
-    Without `after` every row is an insert. `schema`: the table's columns, of a later time than `until`; None: the
-    columns of that time. Raises InvalidInput for an unknown order, `HistoryGone` if commits or files are gone.
+    Without `after` every row is an insert. `schema`: columns of a later time than `until`; None: of that time. Raises
+    InvalidInput for an unknown order, `HistoryGone` if commits or files are gone.
     """
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
@@ -352,7 +355,7 @@ def changes_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
 def check_since(
     table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
 ) -> None:
-    """Raise `HistoryGone` if commits after time `start` were archived or undone.
+    """Read the archive (cached); raise `HistoryGone` if commits after `start` were archived or undone.
 
     With `is_checkpoint`, also if no instant has this time. An empty `start` passes.
     """

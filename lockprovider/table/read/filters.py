@@ -89,7 +89,7 @@ class OneOf:
         return pc.invert(answers) if self.negated else answers
 
     def _is_in(self, column: pa.ChunkedArray) -> Any:
-        """Mask of the rows whose value is in `array`; null rows give null, and -0.0 equals 0.0."""
+        """Mask of rows whose value is in `array`; ignores `negated`. Null rows give null; -0.0 equals 0.0."""
         array = self.array
         if len(array) == 0:  # Also of types that cannot be compared.
             return pc.if_else(pc.is_valid(column), False, pa.scalar(None, pa.bool_()))
@@ -289,7 +289,7 @@ class Chain:
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
     def add(self, steps: list[FilterStep], start: int) -> None:
-        """Join the term that begins at index `start` of `steps` to earlier ones, if any, in place.
+        """Join the term from index `start` of `steps` to earlier ones, if any; change chain and `steps`.
 
         Appends the word, or moves the values of an `in` list (AND: `not in`) into an earlier question on its column.
         """

@@ -214,7 +214,10 @@ def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
 
 
 def _value(text: str | None, kind: pa.DataType) -> Any:
-    """Convert a path's text to a scalar; None if ambiguous or invalid, or `kind` is not text, integer or day."""
+    """Convert a path's text to a scalar; None for no, ambiguous or invalid text.
+
+    Also unless `kind` is text, integer or day.
+    """
     if text is None or "/" in text:
         return None  # null and empty share one text; a path of several levels may be one value
     try:
@@ -230,7 +233,10 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 def _batches(
     place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool = True
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the filtered rows of one slice, merged with its logs; without logs, `ahead` decodes in several threads."""
+    """Yield a slice's filtered rows, merged with logs; `HistoryGone`: a missing file.
+
+    May cache footer notes. Without logs, `ahead` decodes in threads.
+    """
     if not file_slice.logs:
         parts = _base_tables(place, scan, file_slice, ahead=ahead)
     elif scan.merged is None:
@@ -249,7 +255,8 @@ def _read_batches(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> _
 def _base_tables(place: TablePlace, scan: ScanPlan, file_slice: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
     """Yield a base file's unfiltered rows as `scan.read`, without row groups that the bound excludes.
 
-    Logs are ignored. `ahead` decodes in several threads. With a filter, caches the footer's note.
+    Logs are ignored. `HistoryGone`: it is missing. `ahead` decodes in several threads. With a filter, caches the
+    footer's note.
     """
     with reading(file_slice.path):
         fragment = _fragment(place, file_slice)

@@ -79,11 +79,11 @@ def cluster_table(
 def schedule_clustering(
     table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
 ) -> str | None:
-    """Publish a clustering plan under the lock, then report it; return its begin time, or None if it joins no files.
+    """Publish a clustering plan under the lock, then report it; return its begin time.
 
-    None: nothing is published. It joins only slices begun before `until` ("": all). The caller runs an `owned` plan at
-    once, and its heartbeat file stays; other plans are for any process. UnsupportedTable: buckets. InvalidInput: absent
-    or nested sort columns.
+    None, publishing nothing, if it joins no files. It joins only slices begun before `until` ("": all). The caller runs
+    an `owned` plan at once, and its heartbeat file stays; other plans are for any process. UnsupportedTable: buckets.
+    InvalidInput: absent or nested sort columns.
     """
     _check(table, rule)
 

@@ -152,11 +152,11 @@ def executing(
     *,
     owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
-    """Store a plan's inflight state under the lock, as its only executor; run the block unlocked, with a heartbeat.
+    """Store a plan's inflight state under the lock; run the block unlocked, with a heartbeat.
 
-    `read` gets the lease and the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan,
-    path)`. `owned`: an own plan's heartbeat. Raises `Aborted` if another executor runs the plan or removed an `owned`
-    one, `HistoryGone` if it is not scheduled.
+    `read` gets the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan, path)`. At
+    the end, also after an error, only stops the heartbeat (`owned`: an own plan's). Raises `Aborted` if another
+    executor runs the plan or removed an `owned` one, `HistoryGone` if it is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:

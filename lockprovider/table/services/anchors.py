@@ -68,7 +68,7 @@ def _have_anchors(table: TableContext, snapshot: Snapshot | None, partitions: Co
 
 
 def _write_missing(table: TableContext, lease: Lease, timeline: Timeline, bare: Sequence[Bucket]) -> None:
-    """Commit an empty base file for each bucket of `bare`, under `lease`, with a heartbeat; report the commit.
+    """Commit under `lease` an empty base file for each bucket of `bare`, with a heartbeat; report it.
 
     Creates partitions; at last deletes the markers.
     """

@@ -46,7 +46,7 @@ _MANIFESTS = 3  # kept for running readers (`hoodie.timeline.manifest.retained.v
 def settle_archive(table: TableContext, lease: Lease) -> History:
     """Create a missing `_version_` if manifests exist, or point it to a dead archiver's newer, valid one.
 
-    Returns the history that `_version_` then names.
+    Returns the history that `_version_` then names; empty without manifests.
     """
     history, sizes = archive_index.read_history(table.knowledge), _list_sizes(table)
     later = sorted(number for number in _numbers(sizes) if number > history.number)
@@ -92,9 +92,9 @@ def _batch(files: Manifest, level: int) -> list[str]:
 
 
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
-    """Store these archive files' rows, each once, in a file of the next level; publish a manifest with it instead.
+    """Store these archive files' rows, each once, in a file of the next level.
 
-    The old files stay.
+    Publishes a manifest with it instead, and points `_version_` there. The old files stay.
     """
     digest, parts = Digest(), []
     for name in batch:
@@ -138,7 +138,7 @@ def _point_version(table: TableContext, number: int, version: Version | None) ->
 
 
 def _store_file(table: TableContext, name: str, data: bytes) -> int:
-    """Store an archive file, over other bytes that a dead archiver left there; return its size in bytes."""
+    """Store an archive file, or replace a dead archiver's and delete its Hadoop checksum; return its size."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
         stored = table.store.read(path)

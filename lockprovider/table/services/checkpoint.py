@@ -58,9 +58,10 @@ def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
 
 
 def _write_checkpoint(table: TableContext, number: int) -> None:
-    """Store checkpoint `number` of the present table and its footer notes; delete an older checkpoint.
+    """Store the table's checkpoint `number` and footer notes; delete an older checkpoint.
 
-    May list files. Does nothing if no log covers the table, or it ends during the listing.
+    May list and cache files, and merge the stored notes. Does nothing if no log covers the table, or it ends during the
+    listing.
     """
     view = _complete_view(table, table.lock.look())
     if view is None:

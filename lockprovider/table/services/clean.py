@@ -90,7 +90,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
-    """Delete the files that dead cleaners planned to, complete these cleans, and return their results, oldest first.
+    """Delete the files that dead cleaners planned to, complete these cleans; return results, oldest first.
 
     Takes the lock to complete each. Leaves out those that another process completed first.
     """
@@ -128,7 +128,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
     """Delete the planned files, except the metadata table's; complete the clean under the lock.
 
     This also changes any metadata table. Then deletes its heartbeat and reports it. If another cleaner completed it
-    first, only returns None.
+    first, only deletes the files, and returns None.
     """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
@@ -161,7 +161,7 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Store a commit's savepoint (None: of the latest) under the lock, report it; return the begin time and savepoint.
+    """Store a commit's savepoint (None: the latest's) under the lock, report it; return it with its time.
 
     Returns an existing one unchanged. First finishes a dead archival. Raises `HistoryGone` if commit or files are gone.
     """

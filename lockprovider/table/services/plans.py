@@ -111,7 +111,7 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, if it differs; the caller holds the lock.
+    """Replace the table's properties by the result of `change`, if it differs, under `lease`.
 
     Deletes their Hadoop checksum. Raises `TableNotFound` without properties, `Refused` if another process just wrote
     them.
@@ -220,8 +220,8 @@ def begin_listing(
 ) -> tuple[Pending, str]:
     """Write an instant's pending states and log file to the metadata table; count it in the cache.
 
-    The caller holds `lease`. Returns its completed state, to publish `first`, and the table's completion time. `again`
-    first removes an earlier try, which else raises `Aborted`.
+    Returns its completed state, to publish `first`, and the table's completion time. `again` first removes an earlier
+    try, which else raises `Aborted`.
     """
     log, now_ms = lease.record.log, table.clock.now_ms()
     own, cached = None, table.knowledge.listing

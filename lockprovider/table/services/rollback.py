@@ -88,7 +88,7 @@ def roll_back_own(table: TableContext, begin: str, files: Sequence[str]) -> bool
 
 
 def execute_rollback(table: TableContext, lease: Lease, timeline: Timeline, victim: str, *, fenced: bool) -> None:
-    """Roll back the uncompleted `victim`, or finish its rollback, and record it; the caller holds `lease`.
+    """Roll back the uncompleted `victim`, or finish its rollback, and record it, under `lease`.
 
     Deletes metadata table entries, files, markers, pending states, heartbeats. `fenced`: publish the plan by the lease;
     `victim`'s writer may live.

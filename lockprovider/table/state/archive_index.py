@@ -108,7 +108,7 @@ def instants_since(table: TableKnowledge, begin: str) -> tuple[Instant, ...]:
 
 
 def completions(table: TableKnowledge, begins: Collection[str]) -> dict[str, str]:
-    """Completion times by begin time, for those of `begins` that are archived writes.
+    """Completion times by begin time of those `begins` that are archived writes.
 
     Reads and caches the times of archive files that may have them; may raise `Corrupt`.
     """

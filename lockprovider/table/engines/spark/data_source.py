@@ -335,7 +335,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
     def _commit_of(self, version: str) -> str:
         """The completion time of the last commit up to `version`; empty before the first.
 
-        If that is archived: the version's own time, which reads refuse, or the last archived commit's.
+        A version before the last archived commit: its own time, which reads refuse.
         """
         table = self._table
         timeline, archived = table.timeline(), table.current.last_archived()

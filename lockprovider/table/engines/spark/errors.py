@@ -43,7 +43,7 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Wrap a Spark action: raise a worker's error of this package with its own type, others unchanged."""
+    """Wrap a Spark action: raise the typed error that `translated` restores, if any, else the action's."""
     try:
         yield
     except Exception as error:
@@ -54,9 +54,10 @@ def typed_errors() -> Iterator[None]:
 
 
 def translated(text: str) -> Exception | None:
-    """Restore the last error that Spark's text names, None if none; a `WriteConflict` lacks file groups and keys.
+    """Restore the last error that Spark's text names, None if none.
 
-    A missing base file gives HistoryGone; another Python, or missing packages, InvalidSettings.
+    A `WriteConflict` lacks file groups and keys. A missing base file gives HistoryGone; another Python, or missing
+    packages, InvalidSettings.
     """
     if matches := _RAISED.findall(text):
         kind, sentence = matches[-1]
@@ -82,7 +83,7 @@ def _does_not_fit(sentence: str) -> DoesNotFit:
 def without_traceback() -> Iterator[None]:
     """Wrap a call in a Python worker: the driver gets errors of this package without their traceback.
 
-    Sets a variable of the worker's environment. Source: `pyspark.util.handle_worker_exception`.
+    After one, a variable of the worker's environment stays set. Source: `pyspark.util.handle_worker_exception`.
     """
     try:
         yield

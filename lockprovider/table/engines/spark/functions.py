@@ -169,7 +169,7 @@ def read(
     read_optimized: bool = False,
     native_reads: NativeReads = AUTO,
 ) -> DataFrame:
-    """Describe the rows of a table as of this call, or of a transaction's snapshot, as a DataFrame; see `Table.scan`.
+    """Describe a table's rows as of now, or a transaction's snapshot, as a DataFrame; see `Table.scan`.
 
     `filter` is Spark SQL, or a pyarrow expression or list of tuples. `as_of` is not for a transaction. `native_reads`:
     whether Spark's own reader reads slices without log files, with its jars and credentials; see SPARK.md.
@@ -192,7 +192,7 @@ def read(
 def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; InvalidRecords if both are None. Spark caches the changes meanwhile.
+    InvalidRecords: both are None, or `txn` has written already. Spark caches the changes meanwhile.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -268,7 +268,7 @@ def overwrite_all(txn: AnyTransaction, rows: DataFrame) -> None:
 
 
 def _overwrite(txn: Transaction, rows: DataFrame, ended: Sequence[str] | None, operation: str) -> None:
-    """Begin `txn`, end the file groups of partitions `ended` (None: the rows'), and write `rows` into new ones.
+    """End the file groups of partitions `ended` (None: the rows'); begin `txn`; write `rows` to new ones.
 
     With a bucket index a repeated key's rows are merged. InvalidRecords: else a key twice in a Spark partition; a row
     elsewhere, unless `operation` is `INSERT_OVERWRITE_TABLE`.

@@ -145,7 +145,7 @@ def collect_rows(frame: DataFrame, handed: StructType, step: str) -> list[Row]:
 
 @contextmanager
 def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
-    """Name this thread's jobs `step` in Spark's UI while the block runs; does nothing with Connect."""
+    """Name the thread's jobs `step` in Spark's UI, after the block as before; does nothing with Connect."""
     context = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
     before = None if context is None else context.getLocalProperty(_DESCRIPTION)
     if context is not None:
@@ -290,10 +290,10 @@ _SETTING = threading.Lock()
 
 @contextmanager
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
-    """Let Spark end batches for Python by rows instead of bytes while the block runs; sets session properties.
+    """Within the block, let Spark end batches for Python by rows instead of bytes.
 
-    Not if a column of `handed` may be large, or `MOST_BYTES` is set. Other queries of the session get such batches,
-    too.
+    Sets session properties, then restores them, unless a column of `handed` may be large or `MOST_BYTES` is set. Other
+    queries of the session get such batches, too.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`.
     """

@@ -151,7 +151,7 @@ class _Merging:
     def _read(self, staged: StagedFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a staged file's `columns` through a copy on this disk, made once.
 
-        Aborted for another schema than the stage's.
+        Aborted for other column names than the stage's.
         """
         copy = self.folder / staged.path.rpartition("/")[2]
         if not copy.exists():

@@ -119,7 +119,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
-    """Raise InvalidInput unless sqlglot parses the whole text as one statement of this kind."""
+    """Raise InvalidInput unless sqlglot parses the whole text as one statement of `kind`; takes no token."""
     text = reader.text
     try:
         statements = sqlglot.parse(text[: reader.tokens[-1].end + 1], dialect=_DIALECT)
@@ -376,7 +376,10 @@ def _when(reader: _Reader, target: Target) -> WhenClause:
 
 
 def _inserted(reader: _Reader, target: Target) -> tuple[tuple[str, str], ...]:
-    """Consume `(columns) VALUES (values)`; return pairs. InvalidInput unless each column comes once with one value."""
+    """Consume `(columns) VALUES (values)`; return pairs.
+
+    InvalidInput unless each column comes once, with one value.
+    """
     columns, values = reader.columns_of(target), []
     reader.need("VALUES", "(")
     while True:
@@ -441,7 +444,10 @@ class StatementRun:
         self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
 
     def run(self, statement: Statement) -> None:
-        """Write the statement's changes into the transaction by Spark jobs; the view may show it afterwards."""
+        """Write the statement's changes into the transaction by Spark jobs.
+
+        May first make the view show the transaction's snapshot.
+        """
         match statement:
             case MergeStatement():
                 self._merge(statement)
@@ -471,7 +477,7 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Run jobs that merge the source into the transaction; from then on the view shows it.
+        """Make the view show the transaction's snapshot, then run jobs that merge the source into it.
 
         InvalidInput unless ON has exactly the key and partition columns.
         """
@@ -539,9 +545,9 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Upsert the rows that an UPDATE changes into the transaction; the view may show it afterwards.
+        """Upsert the rows that an UPDATE changes into the transaction.
 
-        InvalidRecords if it sets key or partition columns.
+        May first make the view show the transaction's snapshot. Setting key or partition columns raises InvalidRecords.
         """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
@@ -571,7 +577,7 @@ class StatementRun:
             yield
 
     def _insert(self, statement: InsertStatement) -> None:
-        """Insert queried rows, or overwrite all, in the transaction; from then on the view shows it.
+        """Make the view show the transaction's snapshot, then insert queried rows, or overwrite all, in it.
 
         Unnamed columns become null. InvalidInput: unknown columns, or another number of them.
         """

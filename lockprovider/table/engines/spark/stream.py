@@ -109,9 +109,9 @@ _TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last writte
 
 @contextmanager
 def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-    """Number the next write of this batch, yield its id, and mark it as in progress while the block runs. Thread-safe.
+    """Number this batch attempt's next write, yield its id, and mark it as in progress in the block.
 
-    InvalidInput: another one is in progress, or the stream has no id.
+    Failed blocks use up numbers. Thread-safe. InvalidInput: another one is in progress, or the stream has no id.
     """
     query, name = _query(rows)
     if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):

@@ -253,7 +253,7 @@ def rewriter(
     """
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
-        """Write the next file of group `key` (partition, number), or a new group's first; return statistics, if any."""
+        """Write the next or first file of group `key` (partition, number); return statistics, if any."""
         partition, group = key[0].as_py(), key[1].as_py()
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)

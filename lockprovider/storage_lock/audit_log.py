@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fsspec_cas import CasError, Machine, Store, Version, Won, World
+from fsspec_cas import Machine, Store, Version, Won, World
 from fsspec_cas.machine import Signal, Worker
 from lockprovider.storage_lock.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
 from lockprovider.storage_lock.record import HUDI_LOCK_PATH, LockRecord
@@ -169,7 +169,7 @@ class AuditLog:
             if self._is_wanted(timeout_s):
                 self._put(page, timeout_s)
                 return
-        except (CasError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - the thread writes later lines
             _log.warning("the audit of the lock is incomplete: writing %s failed: %s", page.path, error)
             return
         with self._guard:
@@ -200,17 +200,17 @@ class AuditLog:
             page.version = self._store.update(page.path, lambda _: data, timeout=timeout_s())
         page.written = len(data)
 
-    def _finish(self) -> None:
-        """At exit, wait for the thread, or write what is queued if none runs, for `exit_s` seconds in all.
+    def _finish(self, until_s: float) -> None:
+        """At exit, wait for the thread, or write what is queued if none runs, until `until_s` by `world`'s clock.
 
         Logs a warning if files that it wrote itself are left, not if the thread is late. Does nothing after a fork.
         """
-        until_s = self.world.monotonic_s() + self._exit_s
-        if self._pid != os.getpid() or (self._running and not self.flush(self._exit_s)):
-            return
 
         def left_s() -> float:
             return max(_LEAST_S, until_s - self.world.monotonic_s())
+
+        if self._pid != os.getpid() or (self._running and not self.flush(left_s())):
+            return
 
         while left_s() > _LEAST_S and (page := self._next()) is not None:
             self._write(page, left_s)
@@ -223,9 +223,10 @@ _ALL: weakref.WeakSet[AuditLog] = weakref.WeakSet()
 
 @atexit.register  # in reverse order: leases, registered later, end first
 def _at_exit() -> None:
-    for log in list(_ALL):
+    logs = [(log, log.world.monotonic_s() + log._exit_s) for log in list(_ALL)]  # noqa: SLF001 - same module
+    for log, until_s in logs:
         try:
-            log._finish()  # noqa: SLF001 - same module
+            log._finish(until_s)  # noqa: SLF001 - same module
         except Exception:  # noqa: BLE001 - other logs must be finished
             _log.exception("the audit of the lock is incomplete: writing the last records of %r failed", log)
 

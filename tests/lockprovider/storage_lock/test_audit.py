@@ -517,6 +517,24 @@ def test_renewal_is_dropped_when_another_thread_ends_the_holding(store: Store) -
     assert [record.step for record in written(store)[0]][-1] == "END"
 
 
+def test_unexpected_error_of_a_write_does_not_end_the_audit(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise ValueError("of a client library")
+
+    enable(store)
+    log = AuditLog(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(audit_log, "is_enabled", fail)
+        log.taken(LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, 1_000)))
+        assert settled(log)
+    assert "of a client library" in caplog.text
+    log.ended(2_000, held=True)
+    assert settled(log)
+    assert [record.step for record in written(store)[0]] == ["START", "END"]
+
+
 def test_last_records_are_written_when_another_audit_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     enable(store)
     broken, log = AuditLog(store), AuditLog(store)
@@ -536,7 +554,7 @@ def test_last_records_are_written_when_another_audit_fails(store: Store, monkeyp
     assert [record.step for record in written(store)[0]] == ["START", "END"]
 
 
-def test_exit_waits_once_for_a_silent_store_however_many_files_are_queued(
+def test_exit_waits_once_for_a_silent_store_however_many_logs_are_queued(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_threads(*_: object, **__: object) -> None:
@@ -544,13 +562,14 @@ def test_exit_waits_once_for_a_silent_store_however_many_files_are_queued(
 
     clock = ManualClock(1_000)
     silent = Store(Faulty(store.backend, {"get": [LoseRequest()] * 1000}, world=clock), store.root, world=clock)
-    log = AuditLog(silent, world=clock, exit_s=5)
+    logs = [AuditLog(silent, world=clock, exit_s=5) for _ in range(3)]
+    monkeypatch.setattr(audit_log, "_ALL", logs)
     monkeypatch.setattr(audit_log.Worker, "start", no_threads)
-    for at_ms in range(1_000, 11_000, 1_000):
+    for log, at_ms in itertools.product(logs, range(1_000, 11_000, 1_000)):
         log.taken(LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, at_ms)))
         log.ended(at_ms, held=True)
     began_s = clock.monotonic_s()
-    log._finish()
+    audit_log._at_exit()
     assert clock.monotonic_s() - began_s <= 5.5
     assert "files were not written in time" in caplog.text
 

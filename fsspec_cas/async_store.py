@@ -382,12 +382,14 @@ class AsyncStore:
         >>> [entry.path for entry in await store.list("")]
         ['a']
         """
-        full = self._full_prefix(prefix)
-        after = None if start_after is None else self._join(check_start(start_after))
+        prefix = check_prefix(prefix, absolute=not self.root)
+        start = "" if start_after is None else check_start(start_after)
+        full, after = self._join(prefix), self._join(start) if start else None
         stop_at = None if stop_at is None else check_start(stop_at)
         keeps_slash = full.startswith("/") or self.backend.name == "local"
         is_ordered = not is_in_directory_bucket(self.backend.name, full)
-        after = after if is_ordered else None
+        if not is_ordered:  # such a bucket takes neither a start nor a prefix without a final slash
+            full, after = f"{full.rpartition('/')[0] or full}/", None
         entries: list[Entry] = []
         token: str | None = None
         while True:
@@ -398,10 +400,8 @@ class AsyncStore:
             token = page.token
             last = entries[-1].path if entries and is_ordered else None
             if token is None or (stop_at is not None and last is not None and self._is_past(last, prefix, stop_at)):
-                if start_after is not None and not is_ordered:
-                    entries = [entry for entry in entries if entry.path > start_after]
-                in_range = (entry for entry in entries if stop_at is None or entry.path < stop_at)
-                return sorted(in_range, key=lambda entry: entry.path)
+                in_range = (e for e in entries if start < e.path and (stop_at is None or e.path < stop_at))
+                return sorted((e for e in in_range if e.path.startswith(prefix)), key=lambda entry: entry.path)
 
     def _is_past(self, path: str, prefix: str, stop_at: str) -> bool:
         """Whether no page after one that ends with `path` has paths before `stop_at`.

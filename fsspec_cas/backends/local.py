@@ -214,7 +214,7 @@ def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_
                     f"the file system of {str(target)!r} keeps no times in nanoseconds: use another file system"
                 )
             temporary.rename(target)
-        return _synced(target, version)
+        return _synced(target, version, folder)
 
 
 def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:

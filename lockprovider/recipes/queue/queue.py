@@ -178,7 +178,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         ([True, True], 2)
         """
         receipts: list[Receipt] = []
-        waiting: deque[tuple[Put, Later[Any]]] = deque()
+        waiting: deque[Later[Any]] = deque()
         if key is not None:
             check_call(key, "key", "of a message, that returns its key")
         try:
@@ -189,9 +189,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
                     receipts.append(self._receipt(waiting.popleft()))
             return [*receipts, *map(self._receipt, waiting)]
         except Exception:
-            for each in waiting:
-                with contextlib.suppress(Exception):  # the first is raised
-                    self._receipt(each)
+            self._batcher.await_end(waiting)
             raise
 
     def last_seq(self, producer: str) -> int:
@@ -439,8 +437,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
 
     def _putting(
         self, message: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
-    ) -> tuple[Put, Later[Any]]:
-        """Submit a put as `producer`, once for `dedupe`, or as this client; return it with its future.
+    ) -> Later[Any]:
+        """Submit a put as `producer`, once for `dedupe`, or as this client; return its future.
 
         A `producer`'s put is uncancellable; a new one's last number is read first. Raises InvalidInput unless
         `producer` and `seq` come together, without `dedupe`.
@@ -450,8 +448,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         epoch = epoch_of(fence)
         if dedupe is not None:
             check_producer(dedupe, "dedupe")
-            put = Put(message, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)
-            return put, self._batcher.submit(put)
+            return self._batcher.submit(Put(message, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch))
         if producer is not None:
             check_producer(producer, "producer")
         name = producer or f"{UNNAMED}{self._client}"
@@ -462,15 +459,18 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             number = self._unnamed if seq is None else check_whole(seq, "seq", least=1)
             was_told = seq is not None and number in self._acknowledged[name]
             put = Put(message, name, number, self._client, number if was_told else self._last_seqs.get(name, 0), epoch)
-            return put, self._batcher.submit(put, uncancellable=producer is not None)
+            answer: Later[Any] = self._batcher.submit(put, uncancellable=producer is not None)
+        if producer is not None:
+            answer.add_done_callback(lambda _: self._done(put, answer))
+        return answer
 
-    def _receipt(self, waiting: tuple[Put, Later[Any]]) -> Receipt:
-        """Wait for a put; remember a named producer's number as acknowledged."""
-        put, answer = waiting
-        result = self._batcher.wait(answer)
-        if not put.producer.startswith(UNNAMED):
-            with self._numbers:
+    def _done(self, put: Put, answer: Later[Any]) -> None:
+        with self._numbers:
+            if answer.exception() is None:
                 self._acknowledged[put.producer].add(put.seq)
+
+    def _receipt(self, answer: Later[Any]) -> Receipt:
+        result = self._batcher.wait(answer)
         return Receipt(result.n, again=True) if isinstance(result, PutBefore) else Receipt(result)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,18 @@ def test_delete_at_a_version_syncs_its_folder(tmp_path, store, monkeypatch):
     monkeypatch.setattr(local.os, "fsync", note)
     assert store.delete_if_match("a", version) == Won(version)
     assert synced == [(tmp_path, False)]
+
+
+def test_replace_is_won_if_its_folder_is_removed_at_once(store, monkeypatch):
+    version = store.put_if_absent("folder/a", b"1").unwrap()
+    rename = Path.rename
+
+    def rename_and_remove_folder(path: Path, target: Path) -> None:
+        rename(path, target)
+        shutil.rmtree(target.parent)
+
+    monkeypatch.setattr(Path, "rename", rename_and_remove_folder)
+    assert isinstance(store.put_if_match("folder/a", b"2", version), Won)
 
 
 def test_delete_at_a_version_is_won_if_its_emptied_folder_is_removed_at_once(store, monkeypatch):

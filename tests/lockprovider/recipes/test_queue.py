@@ -587,6 +587,19 @@ def test_put_many_can_be_repeated_after_a_bad_message(store) -> None:
     assert drained(queue) == [1, 2, 3]
 
 
+def test_put_many_can_be_repeated_after_a_ctrl_c(store, monkeypatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    queue = made(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(queue._batcher, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.put_many([1, 2, 3], producer="p")
+    until(lambda: 3 in queue._acknowledged["p"])
+    assert all(receipt.again for receipt in queue.put_many([1, 2, 3], producer="p"))
+
+
 def test_repeat_of_a_lower_number_does_not_release_those_after_a_failed_one() -> None:
     numbers = FailedNumbers()
     numbers.note(("p", 5), Unavailable())

@@ -33,7 +33,7 @@ NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 12
 _CHECK_S = 5.0  # in case the heartbeat's thread hangs
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
-EXPECTED = (CasError, LockError, CoordinationError, OSError)  # their text is for the user
+_EXPECTED = (CasError, LockError, CoordinationError, OSError)  # their text is for the user
 _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 
 
@@ -82,6 +82,12 @@ class CommandResult:
     held_s: float | None = None
 
 
+def explained(error: BaseException) -> str:
+    if isinstance(error, (*_EXPECTED, KeyboardInterrupt)):
+        return str(error) or "interrupted"
+    return f"unexpected {type(error).__name__}: {error}"
+
+
 def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, CommandResult], CommandResult]) -> int:
     """Run `work`; print its `why`, and with `--json` its result, on stderr; return the exit code.
 
@@ -93,9 +99,9 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
     except Exception as error:  # exit code 2 belongs to the command here
         if arguments.debug:
             raise
-        result.why = str(error)
-        if not isinstance(error, EXPECTED):
-            result.why = f"unexpected {type(error).__name__}: {error}; add --debug for the traceback"
+        result = CommandResult("failed", FAILED, explained(error))
+        if not isinstance(error, _EXPECTED):
+            result.why += "; add --debug for the traceback"
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         result = CommandResult("interrupted", SIGNALLED + number, f"interrupted by {signal.Signals(number).name}")
@@ -152,9 +158,8 @@ class CommandOrder:
         self.signals.stop()
         try:
             give_back()
-        except (*EXPECTED, KeyboardInterrupt) as error:
-            why = str(error) or "interrupted"
-            complain("lockprovider", f"the release failed, and the lease or term lapses by itself: {why}")
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the command has ended
+            complain("lockprovider", f"the release failed, and the lease or term lapses by itself: {explained(error)}")
         result.held_s = round(world.monotonic_s() - began_s, 3)
         return result
 

@@ -36,13 +36,13 @@ from lockprovider.commands.arguments import (
     whole,
 )
 from lockprovider.commands.running import (
-    EXPECTED,
     LOST,
     NOT_ACQUIRED,
     CommandOrder,
     CommandResult,
     codes,
     command_of,
+    explained,
     passed_signals,
     reported,
 )
@@ -407,10 +407,10 @@ def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> Command
             signals.stop()
             try:
                 existed = lock.unlock(held)
-            except (*EXPECTED, KeyboardInterrupt) as error:
+            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the command has ended
                 existed = not isinstance(error, StateConflict)
                 check = f"check with `lockprovider state who {arguments.url} --style {_STYLE}`"
-                complain("lockprovider", f"the unlock failed: {str(error) or 'interrupted'}; {check}")
+                complain("lockprovider", f"the unlock failed: {explained(error)}; {check}")
     if not existed:
         result.why = f"another process unlocked the state; the command ended with exit code {result.code}"
         result.outcome, result.code = "lost", LOST

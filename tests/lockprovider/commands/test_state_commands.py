@@ -14,9 +14,10 @@ from patience import PATIENCE_S, until
 from typed import typed
 
 from fsspec_cas.machine import Worker
-from lockprovider import LeaseLost
+from lockprovider import Lease, LeaseLost
 from lockprovider.cli import main
 from lockprovider.commands.running import CommandOrder, CommandResult, passed_signals
+from lockprovider.election import Term
 from lockprovider.state import Fenced, State, TfLock
 
 COMMAND = str(Path(sys.executable).with_name("lockprovider"))
@@ -198,6 +199,29 @@ def test_command_keeps_its_exit_code_when_the_unlock_fails(url, tmp_path) -> Non
     done = state("lock", url, "--style", "tflock", "--", "sh", "-c", script, code=7)
     assert b"the unlock failed" in done.stderr
     assert b"state who" in done.stderr
+
+
+GIVING_BACK = [
+    (["run"], Lease, "release"),
+    (["elect"], Term, "resign"),
+    (["state", "lock", "--style", "tflock"], TfLock, "unlock"),
+]
+
+
+@pytest.mark.parametrize("giving_back", GIVING_BACK)
+def test_command_keeps_its_exit_code_after_an_unexpected_error(giving_back, url, monkeypatch, capfd) -> None:
+    words, kind, method = giving_back
+    give_back = getattr(kind, method)
+
+    def fail(*arguments: object) -> None:
+        give_back(*arguments)
+        monkeypatch.undo()
+        raise ZeroDivisionError("no text for a user")
+
+    monkeypatch.setattr(kind, method, fail)
+    assert main([*words, url, "--", "sh", "-c", "exit 7"]) == 7
+    assert "failed" in (said := capfd.readouterr().err)
+    assert "unexpected ZeroDivisionError: no text for a user" in said
 
 
 def test_lock_is_removed_when_the_command_cannot_be_watched(url, monkeypatch) -> None:

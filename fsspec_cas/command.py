@@ -93,7 +93,7 @@ def _json_object(text: str) -> dict[str, Any]:
     """Parse the text as a JSON object; anything else raises InvalidInput."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"--storage-options is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInput("--storage-options is not a JSON object: write e.g. '{\"anon\": true}'")
@@ -104,7 +104,7 @@ def _value(key: str, text: str) -> Any:
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"-o {key}=... begins like JSON but is not JSON: {error}") from error
     return text
 

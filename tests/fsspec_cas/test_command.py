@@ -38,6 +38,8 @@ def test_dotted_options_are_nested_and_override_json():
         ["-o", "a.b=2", "-o", "a=1"],
         ["-o", "a=1", "-o", "a=2"],
         ["--storage-options", "[1]"],
+        ["--storage-options", '{"a":' * 10_000],
+        ["-o", "a=" + "[" * 10_000],
     ],
 )
 def test_malformed_options_are_refused(words):

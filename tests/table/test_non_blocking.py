@@ -181,6 +181,16 @@ def test_two_writers_of_the_same_keys_commit_and_the_greatest_value_wins(
     assert seen(table) == [(1, "a", "one", 5), (2, "a", "two", 2), (3, "b", "one", 1), (4, "b", "two", 1)]
 
 
+def test_refused_second_write_does_not_make_the_first_a_read(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 5)))
+    late = begun(another(table), (1, "a", "late", 7))
+    with pytest.raises(InvalidRecords, match="one write"):
+        engine.delete_where(late, "id = 1")
+    table.upsert(rows((1, "a", "x", 6)))
+    assert late.commit().conflicts == 0
+    assert seen(table) == [(1, "a", "late", 7)]
+
+
 def test_appends_and_deletes_with_values_are_blind_too(table: Table) -> None:
     table.append(rows((1, "a", "x", 5), (2, "a", "x", 5)))
     with pytest.raises(InvalidRecords, match="more than once"):

@@ -81,7 +81,7 @@ class Transaction:
         config, self._timeline = read_to_begin(table, pinned=pinned)
         self.config = with_key_spelling(table, config)
         self.extra: dict[str, str] = {}
-        self.operation = "UPSERT"
+        self._operation = "UPSERT"
         self._action = Action.DELTACOMMIT if self.config.is_merge_on_read else Action.COMMIT
         self._replaced: dict[str, tuple[str, ...]] = {}
         self._schema_json = ""  # with added columns
@@ -132,6 +132,18 @@ class Transaction:
     def enter(self, step: Step) -> None:
         """Change the state; raises as `lifecycle.after`."""
         self.state = after(self.state, step)
+
+    @property
+    def operation(self) -> str:
+        """Hudi's name of the write; setting it raises if no write may follow, as after a failed overwrite."""
+        return self._operation
+
+    @operation.setter
+    def operation(self, operation: str) -> None:
+        after(self.state, Step.BEGIN)
+        if self.state is State.BEGUN and self._replaced:
+            raise InvalidRecords("an overwrite has begun in this transaction; begin another one for other writes")
+        self._operation = operation
 
     @property
     def timeline(self) -> Timeline:

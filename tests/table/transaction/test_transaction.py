@@ -129,6 +129,37 @@ def test_conflict_over_a_cleaned_file_names_the_commit_that_replaced_it(table: T
     assert caught.value.file_groups == won.file_groups
 
 
+@pytest.mark.parametrize(
+    "second",
+    [
+        lambda txn: engine.insert(txn, rows((2, "a", 2))),
+        lambda txn: engine.delete_where(txn, "id = 1"),
+        lambda txn: engine.replace_all(txn, rows((2, "a", 2))),
+    ],
+    ids=["insert", "delete_where", "replace_all"],
+)
+def test_refused_second_write_leaves_the_commit_as_it_was(table: Table, second: Callable[[Any], None]) -> None:
+    upsert(table, (1, "a", 1))
+    txn = Transaction(table, pinned=False)
+    engine.write(txn, upserts=rows((1, "a", 5)))
+    with pytest.raises(InvalidRecords, match="first write|one write"):
+        second(txn)
+    txn.commit()
+    assert table.history()[-1].operation == "UPSERT"
+    assert content(table) == {(1, "a", 5)}
+
+
+def test_write_after_a_failed_overwrite_is_refused(table: Table) -> None:
+    upsert(table, (1, "a", 1))
+    txn = Transaction(table)
+    with pytest.raises(InvalidRecords, match="more than once"):
+        engine.replace_all(txn, rows((2, "a", 2), (2, "a", 3)), ["a"])
+    with pytest.raises(InvalidRecords, match="an overwrite has begun"):
+        engine.insert(txn, rows((2, "b", 2)))
+    txn.rollback()
+    assert content(table) == {(1, "a", 1)}
+
+
 def test_conflicting_write_is_undone_without_the_lock(table: Table) -> None:
     for value in (1, 2):
         upsert(table, (1, "a", value))

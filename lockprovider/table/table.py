@@ -575,7 +575,8 @@ class Table(TableContext):
         >>> table.sweep()  # no writer has died
         ()
         """
-        return (*rollback.sweep(self), *(done.instant for done in clean.finish_dead_cleans(self)))
+        cleans = [done.instant for done in clean.finish_dead_cleans(self)]
+        return (*rollback.sweep(self), *cleans)
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.

@@ -124,21 +124,49 @@ def test_dead_rollback_of_a_completed_commit_is_refused_without_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may stay for long, and each commit meets it."""
-    settings = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
-    table = Table.create(str(tmp_path), SPEC, settings=settings)
+    table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
     plan_as_they_do(table, table.timeline().writes[-1].begin)
 
     def lock(**_: object) -> None:
         raise AssertionError("the lock was acquired")
 
-    def sweep_until_it_is_dead() -> None:
-        for _ in range(500):
-            table.sweep()
-
-    monkeypatch.setattr(table.lock, "acquire", lock)
+    impatient = impatient_at(table)
+    monkeypatch.setattr(impatient.lock, "acquire", lock)
     with pytest.raises(Aborted, match="which is completed"):
-        sweep_until_it_is_dead()
+        sweep_until_it_is_dead(impatient)
+
+
+def sweep_until_it_is_dead(table: Table) -> None:
+    for _ in range(500):
+        table.sweep()
+
+
+def impatient_at(table: Table) -> Table:
+    heartbeat = HeartbeatSettings(interval_s=0.2, misses=1)
+    return Table.open(table.url, settings=replace(SETTINGS, heartbeat=heartbeat, retention=KeepCommits(1)))
+
+
+def test_dead_rollback_of_a_completed_commit_stops_no_other_service(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    for key in range(6):
+        upsert(table, (1, "a", key))
+    victim = table.timeline().writes[4].begin
+    plan_as_they_do(table, victim)
+    impatient = impatient_at(table)
+    with pytest.raises(Aborted, match="which is completed"):
+        sweep_until_it_is_dead(impatient)
+    (cleaned,) = table.clean(KeepCommits(1))
+    table.store.delete(f"{TIMELINE}/{cleaned.instant}_{cleaned.completion}.clean")  # as if its cleaner had died
+    for _ in range(500):
+        with pytest.raises(Aborted, match="which is completed"):
+            impatient.sweep()
+        if not table.timeline().pending(Action.CLEAN):
+            break
+    assert not table.timeline().pending(Action.CLEAN)
+    archived = impatient.archive(KeepActive(1, 2))
+    assert len(archived.instants) > 2
+    assert f"the rollback of {victim} is not finished" in archived.held
 
 
 def test_writer_leaves_its_instant_to_a_running_rollback(tmp_path: Path) -> None:

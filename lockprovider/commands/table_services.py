@@ -159,7 +159,7 @@ def add_services(commands: Commands) -> None:
     option(parser, "--small-file-bytes", positive, "join files of fewer bytes (default: half of --target-file-bytes)")
     _add_plan_options(parser, "joined")
     about = "Move the oldest instants from the timeline into the archive; their rows stay."
-    parser = add_table_command(commands, "archive", _archive, about, "a rollback failed")
+    parser = add_table_command(commands, "archive", _archive, about, "a commit was taken back")
     option(parser, "--keep-min", positive, "commits that stay (default: 20)")
     option(parser, "--keep-max", positive, "archive only if there are more commits (default: 30)")
     flag(parser, "--dry-run", "only show what would be archived")
@@ -335,16 +335,17 @@ def _savepoint(arguments: Any) -> CommandAnswer | int:
 def _restore(arguments: Any) -> CommandAnswer | int:
     """After confirmation, undo for good all commits completed after a version.
 
-    REFUSED if declined, or if others committed while it asked; `--yes` skips both.
+    REFUSED if declined, or if others committed since it asked; `--yes` skips both.
     """
     table = opened(arguments)
     question = "" if arguments.yes else _undone(table, arguments.version)
     if not confirmed(arguments, question, "table log"):
         return REFUSED
-    if question and question != _undone(table, arguments.version):
-        complain("lockprovider", "the table has other commits since; nothing was changed; run the command again")
-        return REFUSED
-    result = table.restore(arguments.version)
+    with table.locked():
+        if question and question != _undone(table, arguments.version):
+            complain("lockprovider", "the table has other commits since; nothing was changed; run the command again")
+            return REFUSED
+        result = table.restore(arguments.version)
     fields = {
         "restore": result.instant,
         "target": result.target,

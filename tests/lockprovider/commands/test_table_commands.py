@@ -246,15 +246,26 @@ def test_restore_names_the_commits_it_undoes_by_completion_time(
     assert f"after {target} ({began_first.begin})" in refused.err
 
 
+@pytest.mark.parametrize("when", ["before the answer", "before it has the lock"])
 def test_restore_undoes_no_commit_that_was_made_after_the_question(
-    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
+    acquire = Lock.acquire
+
+    def acquire_late(lock: Lock, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(Lock, "acquire", acquire)
+        upsert(Table.open(str(folder), settings=SETTINGS), (9, "e", 9))
+        return lock.acquire(*args, **kwargs)
+
     class Answer(StringIO):
         def isatty(self) -> bool:
             return True
 
         def readline(self, size: int | None = -1) -> str:
-            upsert(Table.open(str(folder), settings=SETTINGS), (9, "e", 9))
+            if when == "before the answer":
+                upsert(Table.open(str(folder), settings=SETTINGS), (9, "e", 9))
+            else:
+                monkeypatch.setattr(Lock, "acquire", acquire_late)
             return super().readline(size or -1)
 
     monkeypatch.setattr("sys.stdin", Answer("yes\n"))

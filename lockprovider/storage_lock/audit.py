@@ -107,7 +107,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Failure of the lock: two clients held it, beyond 500 ms."""
+    """Failure of the lock: taken over 500 ms before an earlier holder's recorded end."""
 
     owners: tuple[str, str]
     from_ms: int

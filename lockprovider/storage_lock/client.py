@@ -1,4 +1,4 @@
-"""One client of a lock, and the heartbeat of leases and terms; users hold a `Lock`."""
+"""One client of a lock: driver, publisher, committer; and the heartbeat of leases and terms."""
 
 from __future__ import annotations
 

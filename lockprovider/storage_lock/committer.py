@@ -109,8 +109,9 @@ class Committer:
         try:
             with self._guard:
                 if self._thread is None or not self._thread.is_alive():
-                    self._thread = Worker(self._serve, "group-commit")
-                    self._thread.start()  # if it fails, none was added
+                    worker = Worker(self._serve, "group-commit")
+                    worker.start()  # if it fails, none was added
+                    self._thread = worker
                     atexit.register(self._at_exit)
                 self.resting.clear()
                 self._new.append((request, known))
@@ -164,6 +165,7 @@ class Committer:
                     self._wake.clear()
         except BaseException as error:
             with self._guard:
+                atexit.unregister(self._at_exit)
                 self._thread, requests, self._new = None, self._new, []
                 self.resting.set()
                 self._steps.take(requests)

@@ -210,7 +210,7 @@ Step = tuple[State, Effect | None]
 
 
 def step(me: Me, state: State, event: Event) -> Step:
-    """Return the state after `event`, and at most one effect to carry out. Changes nothing.
+    """Return the state after `event`, and at most one effect: a request or an answer.
 
     Raises `ValueError` for an event misplaced in this state.
     """

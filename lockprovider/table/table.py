@@ -246,11 +246,11 @@ class Table(TableContext):
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
     ) -> CommitResult:
-        """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
+        """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader.
 
         A missing column becomes null. Without `check_keys`, existing keys are not checked (use `upsert`), and two
-        appends never conflict. With a bucket index, a row whose key exists is replaced, appends to one bucket conflict,
-        and a reader is held whole.
+        appends never conflict. With a bucket index, a row whose key exists is replaced, and appends to one bucket
+        conflict (`WriteConflict` after all `retries`). A reader is held whole only with such an index.
 
         Args:
             rows: the new rows.

@@ -132,13 +132,16 @@ def _of_files(
     read: Callable[[str, int], T],
     is_asked: Callable[[str], bool] = bool,
 ) -> dict[str, T]:
-    """Results by the manifest's archive file names: `cached` ones, and `read(name, size)` where `is_asked(name)`.
+    """Results by the manifest's file names: all in `cached`, else `read(name, size)` if `is_asked(name)`.
 
     Repeats if a file is corrupt and the manifest changed, else raises `Corrupt`.
     """
 
     def look() -> dict[str, T]:
-        """Read the manifest and its uncached, asked files; a corrupt file of an outdated manifest raises `Stale`."""
+        """Read the manifest and its uncached, asked files.
+
+        A corrupt one raises `Corrupt`, or `Stale` if the manifest changed.
+        """
         history = read_history(table)
         results = {name: cached[name] for name in history.files if name in cached}
         try:
@@ -157,7 +160,7 @@ def names_in(table: TableKnowledge, name: str, size: int) -> list[str]:
 
 
 def open_file(table: TableKnowledge, name: str, size: int) -> pq.ParquetFile:
-    """Open an archive file; raises `Corrupt` if it is missing, no Parquet file, or has over `_MOST_ROWS` rows."""
+    """Open an archive file; raises `Corrupt` if missing, no Parquet file, or of over `_MOST_ROWS` rows."""
     path = f"{HISTORY}/{name}"
     with _reading(path):
         file, filesystem = table.place.source(path, size)
@@ -210,10 +213,10 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def rows_in(file: pq.ParquetFile, names: Iterable[str], name: str, size: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of archive file `name`, of `size` bytes, as dicts of the columns `names`, which include `_TIMES`.
+    """Yield an archive file's rows as dicts of the columns `names`, which include `_TIMES`.
 
-    Raises `Corrupt` if it unpacks to too much, or its columns, times or number of rows are not as an archiver writes
-    them.
+    Raises `Corrupt` if its `size` bytes unpack to too much, or columns, times or number of rows are not as an archiver
+    writes them.
     """
     path, names = f"{HISTORY}/{name}", list(names)
     taken, most = 0, max(_LEAST_MOST_BYTES, _MOST_TIMES * size)

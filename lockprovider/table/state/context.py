@@ -348,10 +348,10 @@ def writable_config(table: TableContext, config: TableConfig | None = None) -> T
 
 
 def read_to_begin(table: TableContext, *, pinned: bool) -> tuple[TableConfig, Timeline | None]:
-    """Properties to begin a write with and, if `pinned`, the timeline read now, else None.
+    """Properties to begin a write with, cached as `writable`; if `pinned`, also the timeline read now.
 
-    If not `pinned`, cached properties serve, if any. If they refuse a write, it lists the table; raises
-    `UnsupportedTable` if the new ones do, too.
+    If not `pinned`, cached properties serve, if any. If properties refuse a write, it lists the table, unless just
+    listed; raises `UnsupportedTable` if they still do.
     """
     view = table.now() if pinned else None
     config = table.knowledge.config if view is None else view.config

@@ -95,7 +95,7 @@ class CurrentState:
         return properties.config if properties is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
-        """Read the properties file, without its body if unchanged; cache it, and log an upgrade or a new version.
+        """Read and cache the properties file, without its body if unchanged; log an upgrade or a new version.
 
         Raises `ObjectNotFound` or `Corrupt`.
         """
@@ -130,9 +130,9 @@ class CurrentState:
         return repeat_while_stale(partial(self._visible, noted=noted))
 
     def _visible(self, *, noted: bool) -> Timeline:
-        """Read lock record and listing once, as `visible` with `noted`; return the part for readers.
+        """Read lock record, list and cache the timeline; return the readers' part.
 
-        Raises `Stale` if the log ended.
+        `noted`: also read properties, cache the view. Raises `Stale` if the log ended.
         """
         record = self._record()  # first: other commits are listed, or decided later
         before = _decisions(record)
@@ -257,7 +257,7 @@ class CurrentState:
         return self._exists(f"{TIMELINE}/{instant.file_name}")
 
     def _record(self) -> LockRecord | None:
-        """Read and keep the lock record, by one `Lock.look`; None without one, or if it or its log is damaged."""
+        """Read the lock record by `Lock.look`, which keeps it; None if absent, or if it or its log is damaged."""
         try:
             record = self._lock.look()
             if record is not None and record.log is not None:

@@ -72,7 +72,7 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
 
 
 def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
-    """Read the metadata table's slices until one states a record schema; return its Avro text, else the default."""
+    """Read metadata table slices until one states a record schema; return its Avro text, else the default."""
     for path in (path for slice_ in slices for path in slice_.paths):  # the base file first
         data = _read(store, f"{METADATA_TABLE}/{path}")
         if path.rpartition(".")[2] == "hfile":
@@ -90,7 +90,7 @@ def own_timeline(store: Store) -> Timeline:
 
 
 def _of_blocks(blocks: Collection[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
-    """Yield the listing's records of these blocks, given with paths, except those that a later block took back.
+    """Yield the listing's records of these blocks, except those that a later block took back.
 
     Skips empty delete blocks; other kinds than HFile raise `UnsupportedTable`.
     """

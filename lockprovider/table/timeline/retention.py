@@ -52,7 +52,7 @@ class KeepHours:
 
 @dataclass(frozen=True, slots=True)
 class KeepVersions:
-    """Keep the last `versions` slices of each file group (`hoodie.clean.fileversions.retained`).
+    """Keep the last `versions` slices of each live file group (`hoodie.clean.fileversions.retained`).
 
     >>> settings = TableSettings(retention=KeepVersions(3))
     """
@@ -122,10 +122,10 @@ def earliest_retained(
 def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
     """Begin times of one file group's slices to keep: the latest, those from `since` on, and one before.
 
-    With `KeepVersions`, the latest `versions`; else, without `since`, all. Appends `replaced_by`, the begin of the
-    write that ended the group, to `begins` (oldest first), unless None; it counts as the latest.
+    `KeepVersions` adds the latest `versions`; without `since`, other policies keep all. Appends `replaced_by`, the
+    begin of the write that ended the group, to `begins` (oldest first), unless None; it counts as the latest.
     """
-    versions = policy.versions if isinstance(policy, KeepVersions) else 1
+    versions = policy.versions if isinstance(policy, KeepVersions) and replaced_by is None else 1
     if replaced_by is not None:
         begins.append(replaced_by)
     needed = set(begins[-versions:])
@@ -271,7 +271,7 @@ def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> Ar
 
 
 def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
-    """Yield begin time (empty: all) and reason for each fact that holds back instants; only earlier ones may go."""
+    """Yield begin time and reason of each fact that holds back instants from then on (empty: all)."""
     timeline = facts.now
     for begin in timeline.pending(Action.RESTORE):
         yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
@@ -312,7 +312,7 @@ def _before(timeline: Timeline, begin: str) -> str:
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """`writes`, and completed cleans and rollbacks begun before the last, oldest first, each with its pending files."""
+    """`writes` and completed cleans and rollbacks begun before the last, oldest first, with pending files."""
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

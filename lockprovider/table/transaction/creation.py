@@ -36,7 +36,7 @@ def create_table(
     watcher: Watcher = ignore_event,
     exist_ok: bool = False,
 ) -> _Table:
-    """Store a new table's properties, commit an empty write, and return the table as a `kind`.
+    """Check the store, write a table's properties, commit an empty write, return the table as a `kind`.
 
     Raises `TableExists` if there is one; with `exist_ok` it opens that, unless `_check_same` refuses, and makes its
     first commit if it has none. Raises `InvalidInput` unless `spec` is a `TableSpec`, `InvalidSettings` for settings
@@ -66,7 +66,7 @@ def create_table(
 
 
 def _check_same(table: TableContext, config: TableConfig) -> None:
-    """Read the properties; raise `TableExists` if keys, partitions or their form, ordering, type or index differ."""
+    """Read properties; raise `TableExists` if keys, partitions (or form), ordering, type or index differ."""
     existing = table.config()
     names = ["record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"]
     names += ["hive_style", "url_encode"] if config.partition_fields else []

@@ -280,7 +280,7 @@ class LaterCommits:
 
 
 def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
-    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if a write may not follow those `since`.
+    """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if `since` forbids a write.
 
     A conflict is an overlap by `rule`, a column that the write lacks, or a lost snapshot.
     """
@@ -455,9 +455,9 @@ def config_digest(config: TableConfig) -> str:
 
 
 def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-    """Raise the error of `decide` if the proposal may not follow the commits `done` (oldest first; empty: it may).
+    """Raise the error of `decide` if the commits `done`, oldest first, forbid the proposal.
 
-    Raises `JudgeAnew` if keys must be compared.
+    Raises `JudgeAnew` if there are any, and keys must be compared.
     """
     if not done:
         return
@@ -500,9 +500,9 @@ class TableDecider:
         refuse(proposal, [self._known(entry) for entry in since])
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """Completed file to publish, at a time above all on timeline and log; call `refresh` before.
+        """Completed file to publish, not judged, at a time above all on timeline and log.
 
-        None: the intent has no proposal, or one with other properties or no valid begin time.
+        Call `refresh` before. None: the intent has no proposal, or one with other properties or no valid begin time.
         """
         proposal = _proposal_in(intent.body)
         if proposal is None or proposal.config != self._config:

@@ -335,12 +335,12 @@ class Committing:
                 return outcome
             unknown, others_can_judge = outcome.unknown or unknown, others_can_judge and not outcome.hold
             if outcome.restoring is not None and not rollback.finish_dead_restores(table, outcome.restoring):
-                raise Aborted(
+                raise unknown or Aborted(
                     "a restore of the table is not finished; wait for it, or repeat the restore, then begin again"
                 )
-        if unknown is not None:
-            raise unknown
-        raise Aborted(f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again")
+        raise unknown or Aborted(
+            f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again"
+        )
 
     def _roll_back_dead_clustering(self, conflict: WriteConflict) -> bool:
         """Remove this conflict's planned clustering, if its dead maker was to run it; return whether it is gone."""
@@ -419,7 +419,9 @@ class Committing:
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
                 return self._commit_under(self._acquire())
             return self._commit_under(self._acquire(keeps_log=False))
-        except (CasError, LockError) as error:
+        except _REFUSED:
+            raise
+        except Exception as error:
             if unknown is not None:
                 raise unknown from error
             raise

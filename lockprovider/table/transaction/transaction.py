@@ -70,9 +70,9 @@ class CommitResult:
 
 
 class Transaction:
-    """One instant of one writer, taken at its first write; it commits or rolls back once. Not thread-safe.
+    """One writer's instant, taken at its first write; it commits or rolls back once. Not thread-safe.
 
-    The constructor reads the table; if not `pinned`, only properties and key spelling.
+    The constructor checks the store and reads the table; unless `pinned`, only properties and key spelling.
     """
 
     def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
@@ -171,7 +171,7 @@ class Transaction:
         return not (has_rows or self._replaced or self._schema_json)
 
     def exactly_once(self, batch_id: BatchId) -> None:
-        """Record this stream batch, then raise `AlreadyCommitted` or `WrongCheckpoint` if table or archive refuse it.
+        """Record the batch, then raise `AlreadyCommitted` or `WrongCheckpoint` if table or archive refuse it.
 
         A decided batch that is not stored passes: the commit looks again. Another batch than before raises
         `InvalidRecords`.
@@ -305,7 +305,7 @@ class Transaction:
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
-        """Begin if not begun, iterate `stats`, by whose end all files are stored, and record the commit's data files.
+        """Begin if not begun, iterate `stats`, by whose end all files are stored, and record these.
 
         An overwrite also writes and records missing anchors, empty base files.
 
@@ -338,11 +338,11 @@ class Transaction:
         return tuple(anchors.write_anchors(writer, bare, ended | replaced))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Delete stray data files and commit; then run inline services. A second call returns the first result.
+        """Delete stray data files and commit; then run inline services.
 
-        Checks new keys if set, and stores footer notes in the background. After `PublishUnknown` the write may be
-        visible; after other errors it will not be, and the caller rolls back. `conflicts`: lost tries before, for the
-        result.
+        First stores due footer notes in the background, and checks new keys if set. A second call returns the first
+        result. After `PublishUnknown` the write may be visible; after other errors it will not be, and the caller rolls
+        back. `conflicts`: lost tries, to report.
         """
         if self.result is not None:
             return self.result
@@ -535,11 +535,12 @@ def transact(
     pinned: bool = True,
     face: Face | None = None,
 ) -> CommitResult:
-    """Call `fn` with a transaction, wrapped by `face`, and commit it; after a conflict repeat in a new one.
+    """Call `fn` with a transaction, wrapped by `face`; commit it, and repeat after conflicts.
 
-    A removed file counts as a conflict. Each failed try is rolled back; other errors pass. Reports and pauses before
-    each of up to `retries` more tries. If the properties changed before the begin, repeats up to `_RESTARTS` times
-    more; with `face` and no retries, raises. `check_keys` None: by the settings.
+    Conflicts include removed files. Rolls back each failed try; other errors pass. Reports and pauses before each of up
+    to `retries` more tries, in new transactions. If the properties changed before the begin, repeats up to `_RESTARTS`
+    times more; with `face` and no retries, raises. `check_keys` None: by the settings. `pinned`: reads the timeline
+    now, else at first use.
     """
     _check_call(table, fn, extra)
     retries, conflicts, restarts = check_whole(retries, "retries"), 0, 0

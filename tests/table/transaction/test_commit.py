@@ -24,7 +24,6 @@ from lockprovider import (
     Lease,
     LeaseLost,
     Lock,
-    LockError,
     Log,
     NotAcquired,
     PublishUnknown,
@@ -188,6 +187,16 @@ def test_commit_of_unknown_outcome_is_held_in_doubt_and_stays_unknown(
     assert tries == ["group"] + ["hold, in doubt"] * 7
 
 
+def test_commit_of_unknown_outcome_stays_unknown_when_a_restore_begins(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = PublishUnknown("no answer")
+    tried(monkeypatch, _Undecided(hold=True, unknown=unknown, restoring=table.timeline()))
+    monkeypatch.setattr(rollback, "finish_dead_restores", lambda *_: False)
+    with pytest.raises(PublishUnknown, match="no answer"):
+        upsert(table, (1, "a", 2))
+
+
 def intents(table: Table) -> Intents:
     return Intents(table.store, HUDI_LOCK_PATH.rpartition("/")[0])
 
@@ -202,9 +211,13 @@ def test_intent_still_posted_when_its_writer_gives_up_is_void(table: Table, monk
     txn.leave()
 
 
-@pytest.mark.parametrize("refused", [NotAcquired("another holds it"), Unappliable("it cannot be applied")])
+@pytest.mark.parametrize(
+    "refused",
+    [NotAcquired("another holds it"), Unappliable("it cannot be applied"), RuntimeError("of a watcher")],
+    ids=lambda error: type(error).__name__,
+)
 def test_possibly_decided_commit_is_not_reported_failed_after_lease_loss(
-    table: Table, monkeypatch: pytest.MonkeyPatch, refused: LockError
+    table: Table, monkeypatch: pytest.MonkeyPatch, refused: Exception
 ) -> None:
     txn, real, asked = lost(table, monkeypatch), Lock.acquire, []
 

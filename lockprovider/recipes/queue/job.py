@@ -181,7 +181,7 @@ class Job(ProcessBound):
         """End the message: it is not delivered again.
 
         Raises:
-            ClaimLost: the claim had ended, and no message of `then` was put.
+            ClaimLost: the claim had ended; this call put no message of `then`.
             OutcomeUnknown, StoreError: repeat it within `visible_s`, before the claim lapses.
 
         >>> job.ack()

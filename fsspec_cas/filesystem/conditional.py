@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -15,7 +16,7 @@ from fsspec_cas.backends import Backend
 from fsspec_cas.bridge.threads import on_thread
 from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
 from fsspec_cas.exclusive import PART_BYTES
-from fsspec_cas.outcome import Outcome, Unknown, Version
+from fsspec_cas.outcome import Unknown, Version
 from fsspec_cas.store import Store
 from fsspec_cas.urls import with_colons
 
@@ -66,7 +67,8 @@ class ConditionalCalls:
             OutcomeUnknown: it may have been created.
         """
         full, how = self._full_path(path), {"create_once": create_once, "timeout": timeout, **attributes}
-        return self._won(full, lambda: self.store.put_if_absent(full, value, **how))
+        with self._settling(full):
+            return self.store.put_if_absent(full, value, **how).unwrap()
 
     def put_if_match(
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
@@ -78,12 +80,14 @@ class ConditionalCalls:
             OutcomeUnknown: it may have been replaced.
         """
         full = self._full_path(path)
-        return self._won(full, lambda: self.store.put_if_match(full, value, version, timeout=timeout, **attributes))
+        with self._settling(full):
+            return self.store.put_if_match(full, value, version, timeout=timeout, **attributes).unwrap()
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object if it is still at `version`; raises as `put_if_match`."""
         full = self._full_path(path)
-        self._won(full, lambda: self.store.delete_if_match(full, version, timeout=timeout))
+        with self._settling(full):
+            self.store.delete_if_match(full, version, timeout=timeout).unwrap()
 
     def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
         """Read bytes and version from one response; raise ObjectNotFound if no object exists."""
@@ -234,20 +238,18 @@ class ConditionalCalls:
             content_type=info.content_type if keeps_attributes else None,
             metadata=(info.metadata or None) if keeps_attributes else None,
         )
-        writer.write(content.data)
-        self._won(target, writer.close)
+        with self._settling(target), writer:
+            writer.write(content.data)
 
     def _full_path(self, path: Any) -> Any:
         path_or_paths = self.fs._strip_protocol(plain(path))
         return with_colons(path_or_paths) if isinstance(path_or_paths, str) else path_or_paths
 
-    def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """Call `settle` once, and drop cached listings around `full`, even on error; return the version won, or raise.
-
-        OutcomeUnknown gets a resolver.
-        """
+    @contextlib.contextmanager
+    def _settling(self, full: str) -> Iterator[None]:
+        """Drop cached listings around `full` after the block, even on error; an unknown outcome gets a resolver."""
         try:
-            return settle().unwrap()
+            yield
         except OutcomeUnknown as error:
             unknown = error.outcome
             resolver = (lambda: self.store.resolve(unknown)) if unknown is not None else None

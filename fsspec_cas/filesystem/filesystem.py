@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,13 @@ from fsspec_cas.answer import Capabilities
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, check_options, merged_options, off_thread
 from fsspec_cas.bridge.threads import on_thread
-from fsspec_cas.errors import InvalidInput, NotSupported, ObjectNotFound
+from fsspec_cas.errors import InvalidInput, NotSupported, ObjectNotFound, OutcomeUnknown
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
 from fsspec_cas.filesystem.conditional import ConditionalCalls, plain
-from fsspec_cas.outcome import ABSENT, Lost, Outcome, Version
+from fsspec_cas.outcome import ABSENT, Lost, Version
 from fsspec_cas.store import Store
 
 _log = logging.getLogger(__name__)
-
-Settle = Callable[[], Outcome]
 
 
 class ExclusiveFile(io.BufferedIOBase):
@@ -43,13 +41,18 @@ class ExclusiveFile(io.BufferedIOBase):
     mode = "xb"
 
     def __init__(
-        self, writer: Exclusive, won: Callable[[Settle], Version], *, autocommit: bool = True, transaction: Any = None
+        self,
+        writer: Exclusive,
+        settling: Callable[[], AbstractContextManager[None]],
+        *,
+        autocommit: bool = True,
+        transaction: Any = None,
     ) -> None:
         self.version: Version | None = None
         self.path = self.name = writer.path
         self.autocommit = autocommit
         self._writer = writer
-        self._won = won
+        self._settling = settling
         self._around = sys.exc_info()[1]  # an exception handled at opening is no reason to discard
         self._transaction = transaction
         if transaction is not None:
@@ -74,7 +77,11 @@ class ExclusiveFile(io.BufferedIOBase):
         """Append the bytes, sending each full part. A closed file raises ValueError."""
         if self.closed:
             raise ValueError("write to a closed file")
-        return self._writer.write(data)
+        try:
+            return self._writer.write(data)
+        except OutcomeUnknown:
+            with self._settling():
+                raise
 
     def close(self) -> None:
         """Create the object, once, or raise AlreadyExists, OutcomeUnknown or StoreError.
@@ -96,7 +103,8 @@ class ExclusiveFile(io.BufferedIOBase):
 
         Raises AlreadyExists, OutcomeUnknown, or StoreError.
         """
-        self.version = self._won(self._writer.close)
+        with self._settling():
+            self.version = self._writer.close().unwrap()
 
     def discard(self) -> None:
         """Close the file, drop the data and the parts sent, leave the transaction; an object already created stays."""
@@ -313,7 +321,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         with suppress(ObjectNotFound):
             Lost(full, ABSENT, self.store.head(full).version).unwrap()
         transaction = self.transaction if self._intrans and later else None
-        return ExclusiveFile(writer, partial(self._won, full), autocommit=not later, transaction=transaction)
+        return ExclusiveFile(writer, partial(self._settling, full), autocommit=not later, transaction=transaction)
 
 
 def _target(fs: Any, protocol: str | None, options: dict[str, Any], loop: Any, *, asynchronous: bool) -> Any:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 import fsspec
 import pytest
 from fsspec.callbacks import Callback
+from fsspec.implementations.memory import MemoryFileSystem
 
 from filesystem.places import STORES, place
 from fsspec_cas import (
@@ -30,6 +31,7 @@ from fsspec_cas import (
     Won,
 )
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.filesystem import CasFileSystem
 from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
 
@@ -476,6 +478,40 @@ def test_lost_answer_is_settled_before_the_caller_sees_it():
     assert fs.cat_file("/lost/1") == b"mine"
     assert version == fs.store.head("/lost/1").version
     fs.rm("/lost", recursive=True)
+
+
+class MakesEarly(MemoryBackend):
+    """Makes the object of the first part."""
+
+    async def add(self, upload, data, *, timeout_s):
+        await self.put(upload.write, data, timeout_s=timeout_s)
+        raise OutcomeUnknown("the object was created from the parts so far", path=upload.write.path)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda fs, data: fs.cp_file("/early/from", "/early/to", if_absent=True),
+        lambda fs, data: fs.open("/early/to", "xb").write(data),
+    ],
+    ids=["copy", "file"],
+)
+def test_cached_listings_are_dropped_when_a_part_makes_the_object(write):
+    dropped = []
+
+    class Cached(MemoryFileSystem):
+        cachable = False
+
+        def invalidate_cache(self, path=None):
+            dropped.append(path)
+
+    fs, data = CasFileSystem(Cached()), bytes(PART_BYTES + 1)
+    fs.pipe_file("/early/from", data)
+    fs.store = Store(MakesEarly(fs.fs))
+    with pytest.raises(OutcomeUnknown, match="parts so far"):
+        write(fs, data)
+    assert dropped == ["/early/to", "/early"]
+    fs.rm("/early", recursive=True)
 
 
 def test_unsettled_write_is_unknown_and_can_be_resolved_later():

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISREG
@@ -60,7 +60,8 @@ class LocalBackend(Backend):
         with _as_store_error(write.path):
             if isinstance(write.condition, Absent):
                 return _create(resolved(write.path), data, write.write_id, makes_folders=self._makes_folders)
-            return _replace(write.path, data, write.condition, write.write_id, timeout_s)
+            condition = write.condition
+            return _changed(write.path, lambda: _replace(write.path, data, condition, write.write_id, timeout_s))
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         with _as_store_error(path):
@@ -91,7 +92,9 @@ class LocalBackend(Backend):
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(path)  # noqa: PTH108 - `Path` drops a final slash, and would remove another object
                 return Applied(None)
-            return ConditionFailed() if path.endswith("/") else _delete(Path(path), condition, timeout_s)
+            if path.endswith("/"):
+                return ConditionFailed()
+            return _changed(path, lambda: _delete(Path(path), condition, timeout_s))
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
@@ -183,6 +186,16 @@ def _synced(target: Path, version: Version | None, folder: int | None = None) ->
         done = "deleted" if version is None else "in place"
         return NoAnswer(f"the file is {done}, but its folder could not be synced: {error}")
     return Applied(version)
+
+
+def _changed(path: str, change: Callable[[], WriteAnswer]) -> WriteAnswer:
+    """Replace or delete the file by `change`; `ConditionFailed` if it vanishes meanwhile, perhaps with its folder."""
+    try:
+        return change()
+    except (FileNotFoundError, NotADirectoryError):
+        if object_stat(Path(path)) is not None:
+            raise
+        return ConditionFailed()
 
 
 _TAKEN = "another program holds its folder's lock"

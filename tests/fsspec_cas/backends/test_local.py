@@ -20,6 +20,7 @@ import pytest
 from patience import said_at_once
 
 from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
+from fsspec_cas.answer import ConditionFailed
 from fsspec_cas.backends import local
 from fsspec_cas.backends.local import TEMPORARY_PREFIX, LocalBackend
 from fsspec_cas.bridge.drive import Inline
@@ -299,6 +300,25 @@ def test_delete_at_a_version_is_won_if_its_emptied_folder_is_removed_at_once(sto
 
     monkeypatch.setattr(Path, "unlink", unlink_and_remove_folder)
     assert store.delete_if_match("folder/a", version) == Won(version)
+
+
+CHANGES = [
+    lambda path, version: LocalBackend().put(Write(path, version, "id"), b"2", timeout_s=1),
+    lambda path, version: LocalBackend().delete(path, version, timeout_s=1),
+]
+
+
+@pytest.mark.parametrize("step", ["_locked", "refuse_hard_links"])
+@pytest.mark.parametrize("change", CHANGES, ids=["match", "delete"])
+def test_change_of_a_file_whose_folder_vanishes_is_refused(tmp_path, store, monkeypatch, step, change):
+    version, real = store.put_if_absent("folder/a", b"1").unwrap(), getattr(local, step)
+
+    def vanish(*arguments: object) -> object:
+        shutil.rmtree(tmp_path / "folder")
+        return real(*arguments)
+
+    monkeypatch.setattr(local, step, vanish)
+    assert Inline(Machine()).run(change(str(tmp_path / "folder/a"), version)) == ConditionFailed()
 
 
 def test_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypatch):

@@ -293,13 +293,21 @@ def _provided(provider: Any, path: str) -> Callable[[], Any]:
         try:
             provided = provider()
             credentials = Credentials(provided["access_key_id"], provided["secret_access_key"], provided.get("token"))
+            expires_at = _expiry(provided)
         except Exception as error:
             summary = f"credential_provider returned no credentials for {path!r}, nothing was sent"
             raise AccessDenied(f"{summary}: {type(error).__name__}: {error}", path=path) from error
-        cached[:] = [(credentials, provided.get("expires_at"))]
+        cached[:] = [(credentials, expires_at)]
         return credentials
 
     return ask
+
+
+def _expiry(provided: Any) -> datetime | None:
+    expires_at = provided.get("expires_at")
+    if not isinstance(expires_at, datetime | None):
+        raise TypeError(f"expires_at={expires_at!r} is not a datetime")
+    return expires_at
 
 
 def _request(request: StoreRequest, sealed: dict[str, str]) -> tuple[str, str, dict[str, str], bytes]:

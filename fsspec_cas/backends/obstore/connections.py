@@ -40,13 +40,14 @@ class Connections:
         if proxy is None and not proxy_bypass(self._origin.netloc):
             proxy = getproxies().get(self._origin.scheme)
         self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
-        self._kept: deque[http.client.HTTPConnection] = deque(maxlen=most)
+        self._most = most
+        self._kept: deque[http.client.HTTPConnection] = deque()
         self._pid = os.getpid()
 
     def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, times: Times
     ) -> HttpReply:
-        """Send the request once, and read the whole reply; keep the connection, or close a bad one.
+        """Send the request once, and read the whole reply; keep the connection, or close a bad or superfluous one.
 
         NeverSent: nothing was sent. Other errors: perhaps applied.
         """
@@ -65,7 +66,7 @@ class Connections:
             fine = answer.status >= 200 and not answer.will_close
             return HttpReply(answer.status, answer.headers.raw_items(), data)  # items() checks each for surrogates
         finally:
-            if fine:
+            if fine and len(self._kept) < self._most:
                 self._kept.append(connection)
             else:
                 connection.close()
@@ -80,7 +81,7 @@ class Connections:
         Closes unusable ones; a forked child drops all.
         """
         if self._pid != os.getpid():
-            self._kept, self._pid = deque(maxlen=self._kept.maxlen), os.getpid()
+            self._kept, self._pid = deque(), os.getpid()
         while self._kept:
             try:
                 idle = self._kept.pop()

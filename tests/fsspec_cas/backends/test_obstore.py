@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import time
+from http.client import HTTPConnection
 
 import fsspec
 import pytest
@@ -18,12 +19,14 @@ from botocore.credentials import RefreshableCredentials
 from botocore.session import Session
 from obstore.fsspec import FsspecStore
 from patience import PATIENCE_S
+from servers.small_s3 import SmallS3
 from servers.wire import Wire, http
 
 from fsspec_cas import ABSENT, AccessDenied, AsyncStore, InvalidInput, NotSupported, Store, Unavailable, Won
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends import backend_for
 from fsspec_cas.backends.obstore.client import LeanS3Backend
+from fsspec_cas.backends.obstore.connections import Connections, Times
 from fsspec_cas.outcome import Write
 
 OPTIONS = {"client": "obstore", "access_key_id": "k", "secret_access_key": "s", "client_options": {"allow_http": True}}
@@ -112,6 +115,19 @@ def test_missing_credentials_are_not_taken_for_an_answer_of_the_store(monkeypatc
         assert wire.requests != []
 
 
+def test_superfluous_connection_is_closed():
+    made: list[HTTPConnection] = []
+
+    class Watched(Connections):
+        def _made(self, times: Times) -> HTTPConnection:
+            made.append(super()._made(times))
+            return made[-1]
+
+    with SmallS3() as server:
+        Watched(server.endpoint, most=0).exchange("GET", "/bucket/a", {}, None, Times(9, 9, 9))
+    assert made[0].sock is None
+
+
 def test_credential_provider_is_called_and_its_error_is_reported():
     def fails() -> dict[str, str]:
         raise RuntimeError("no ticket")
@@ -119,10 +135,15 @@ def test_credential_provider_is_called_and_its_error_is_reported():
     def gives() -> dict[str, str]:
         return {"access_key_id": "mine", "secret_access_key": "s", "token": "t"}
 
+    def gives_text() -> dict[str, str]:
+        return {**gives(), "expires_at": "9"}
+
     with Wire(GOOD) as wire:
         asked = {"client": "obstore", "client_options": {"allow_http": True}, "endpoint": wire.endpoint}
         with pytest.raises(AccessDenied, match="no ticket"):
             Store.from_url("s3://bucket/x", {**asked, "credential_provider": fails}).read("a")
+        with pytest.raises(AccessDenied, match="expires_at='9' is not a datetime"):
+            Store.from_url("s3://bucket/x", {**asked, "credential_provider": gives_text}).read("a")
         assert wire.requests == []
         assert Store.from_url("s3://bucket/x", {**asked, "credential_provider": gives}).read("a").data == b"data"
         assert "mine/" in wire.heads[0]["authorization"]

@@ -48,7 +48,7 @@ class UploadGone:
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """An object, as one response showed it; `data` is None for a `head`. Times are the store's, in epoch ms."""
+    """Object, as one response showed it; `data` is None for a `head`. Times are the store's, in epoch ms."""
 
     version: Version
     size: int
@@ -72,7 +72,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The bytes of an object and their version, from one response.
+    """Bytes of an object and their version, from one response.
 
     >>> Content(b"1", Version("s3", '"etag"')).version.token
     '"etag"'
@@ -84,7 +84,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The metadata of an object; a field is None if the store does not report it.
+    """Metadata of an object; a field is None if the store does not report it.
 
     `path` includes the store's root. Times are the store's clock, in epoch ms (over HTTP whole seconds). `metadata`
     leaves out the write's identity.
@@ -132,7 +132,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts, invisible until completed; `tags` name its parts in the store."""
+    """Upload in parts, invisible until completed; `tags` name its parts in the store."""
 
     write: Write
     token: str
@@ -149,7 +149,7 @@ ReadAnswer = ObjectState | Missing | Unchanged | NotApplied | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The documented capabilities of a kind of store; `fsspec-cas probe` tests one endpoint.
+    """Documented capabilities of a kind of store; `fsspec-cas probe` tests one endpoint.
 
     Attributes:
         create: `put_if_absent` is atomic.
@@ -176,7 +176,7 @@ class Capabilities:
     writes_per_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """A JSON-able mapping.
+        """JSON-able mapping.
 
         >>> can.to_json()["delete_match"]
         True

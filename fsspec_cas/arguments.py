@@ -103,7 +103,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def check_bytes(path: str, data: object) -> bytes:
-    """The bytes to write to `path`, copied if mutable; other types raise NotBytes.
+    """Bytes to write to `path`, copied if mutable; other types raise NotBytes.
 
     >>> check_bytes("a", bytearray(b"1"))
     b'1'

@@ -113,7 +113,7 @@ class AsyncStore:
 
     @property
     def time_ms(self) -> int | None:
-        """The store's clock now, in epoch ms (over HTTP whole seconds); None before the first `head` or read.
+        """Store's clock now, in epoch ms (over HTTP whole seconds); None before the first `head` or read.
 
         >>> store.time_ms is None
         True
@@ -151,11 +151,11 @@ class AsyncStore:
         return _content(answer)
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The object, or None while it is at `version`. A store with conditional reads then sends no body.
+        """Object, or None while it is at `version`. A store with conditional reads then sends no body.
 
         Raises:
             ObjectNotFound: no object is at `path`.
-            InvalidVersion: the version is one of another kind of store.
+            InvalidVersion: `version` is of another kind of store.
 
         >>> await store.read_if_changed("a", version) is None
         True
@@ -236,7 +236,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> Outcome:
-        """Replace the object if it is still at `version` (or its text).
+        """Replace the object if still at `version` (or its text).
 
         Other arguments and errors: see `put_if_absent`. A version of another kind of store raises InvalidVersion.
 
@@ -259,7 +259,7 @@ class AsyncStore:
         metadata: Mapping[str, str] | None = None,
         **own: Any,
     ) -> AsyncExclusive:
-        """A writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
+        """Writer that creates the whole object on close, only if the path is then empty; sends nothing yet.
 
         Up to one part is written by `put_if_absent`; more goes in parts, completed under the condition. Some stores
         accept several completions at once; `fsspec-cas probe` detects that. An exception in the `with` block, or no
@@ -299,7 +299,7 @@ class AsyncStore:
         return await self._sender.resume(unknown, timeout)
 
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Delete the object if it is still at `version`. `Won` carries the version removed.
+        """Delete the object if still at `version`. `Won` carries the version removed.
 
         `Lost`: a first head shows the object gone or replaced. After a later refusal that is `Unknown`, as is success
         on a store that reports it for a missing object.
@@ -321,7 +321,7 @@ class AsyncStore:
     async def require_conditional_delete(self, *, timeout: float = TIMEOUT_S) -> None:
         """Test that the store keeps the condition of `delete_if_match`, unless its maker documents it.
 
-        The test runs once per bucket and process: some four requests, on an object below the root.
+        It runs once per bucket and process: some four requests, on an object below the root.
 
         Raises:
             NotSupported: the store ignores the condition.

@@ -1,4 +1,4 @@
-"""`Cached` and `AsyncCached`: one object, whose reads all threads or tasks of a process share."""
+"""`Cached` and `AsyncCached`: one object, with shared reads."""
 
 from __future__ import annotations
 

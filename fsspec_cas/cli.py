@@ -165,7 +165,7 @@ def _rm(arguments: Any) -> int:
 
 
 def _object(arguments: Any) -> tuple[Store, str]:
-    """The store of the object's folder, and its name; InvalidInput for a bucket alone."""
+    """Store of the object's folder, and its name; InvalidInput for a bucket alone."""
     fs, path = split_url(arguments.url, command.storage_options(arguments))
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):

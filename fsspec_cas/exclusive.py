@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncExclusive:
-    """An object being written; leaving `async with` closes it and raises unless won, an exception aborts it.
+    """Object being written; leaving `async with` closes it and raises unless won, an exception aborts it.
 
     `outcome` is the result of `close`; None before it, and after `abort`.
     """
@@ -100,7 +100,7 @@ class AsyncExclusive:
         return self.outcome
 
     async def abort(self) -> None:
-        """Close the writer, drop its data and the parts sent; do nothing once closed. Store errors are logged."""
+        """Close the writer, drop its data and sent parts; do nothing once closed. Store errors are logged."""
         if not self.closed:
             self.closed = True
             self._buffer = bytearray()

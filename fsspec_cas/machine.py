@@ -1,4 +1,4 @@
-"""The machine's clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck."""
+"""Machine's clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WaitStopped(BaseException):
 
 
 class Signal:
-    """A flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
+    """Flag that threads wait for; unlike `threading.Event`, an interrupt cannot leave it locked.
 
     Single C calls change its deque of locks, and release these.
 
@@ -90,7 +90,7 @@ class Signal:
 
 
 class Worker(threading.Thread):
-    """A daemon thread, started from a separate thread.
+    """Daemon thread, started from a separate thread.
 
     In CPython an exception sent to a thread's creator can kill it before it runs; `Thread.start` then hangs.
     """
@@ -207,14 +207,14 @@ class World(Protocol):
         """
 
     def new_id(self) -> str:
-        """A fresh UUID, as text.
+        """Fresh UUID, as text.
 
         >>> clock.new_id()
         '00000000-0000-0000-0000-000000000001'
         """
 
     def random(self) -> float:
-        """A random number in [0, 1).
+        """Random number in [0, 1).
 
         >>> clock.random()
         0.5
@@ -231,7 +231,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's real clocks, randomness and ids.
+    """Machine's real clocks, randomness and ids.
 
     >>> machine = Machine()
     """
@@ -254,7 +254,7 @@ class Machine:
         return time.monotonic()
 
     def boot(self) -> tuple[str, str]:
-        """The id of the current boot (empty if unknown), and the host's name.
+        """Id of the current boot (empty if unknown), and the host's name.
 
         >>> boot_id, host = machine.boot()
         """
@@ -273,7 +273,7 @@ class Machine:
         return time.monotonic()
 
     def new_id(self) -> str:
-        """A random UUID4.
+        """Random UUID4.
 
         >>> len(machine.new_id())
         36

@@ -1,4 +1,4 @@
-"""The version of an object, a write under a condition, and its three outcomes.
+"""Version of an object, a write under a condition, and its three outcomes.
 
     match store.put_if_absent("leader.json", b"me"):
         case Won(version): ...
@@ -19,7 +19,7 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 
 @dataclass(frozen=True, slots=True, order=False)
 class Version:
-    """The token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
+    """Token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
 
     Versions are opaque and unordered. Where they are not unique (S3: the ETag is a hash), writing equal bytes brings an
     old version back.
@@ -57,7 +57,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """The version whose text `backend:token` this is; other text raises InvalidVersion.
+        """Version whose text `backend:token` this is; other text raises InvalidVersion.
 
         >>> Version.parse("gcs:17")
         Version(backend='gcs', token='17')
@@ -70,7 +70,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The state of a path without an object, and the condition of a create; calls do not take it as a version.
+    """State of a path without an object, and the condition of a create; calls do not take it as a version.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> store.put_if_match("a", b"2", "memory:0").current
@@ -142,7 +142,7 @@ class Won(_ThreeWay):
     resent: bool = field(default=False, compare=False)
 
     def unwrap(self) -> Version:
-        """The version.
+        """Version.
 
         >>> won.unwrap() == store.head("leader").version
         True

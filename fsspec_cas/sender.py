@@ -409,7 +409,7 @@ _FLOOR_S = 0.5
 
 
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
-    """The seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
+    """Seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
     A store's Retry-After is a lower bound, raised by up to a quarter, and capped.
     """

@@ -1,4 +1,4 @@
-"""The decision table of a conditional write: what follows each answer. No I/O.
+"""Decision table of a conditional write: what follows each answer. No I/O.
 
 All sends carry the same condition and identity. `doubt`: a copy may have been applied, or may still arrive.
 

@@ -105,7 +105,7 @@ class Store:
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:
-        """A new store that calls `call`, not this store's callback, after each throttled answer (429, 503).
+        """New store that calls `call`, not this store's callback, after each throttled answer (429, 503).
 
         `call` runs on the request's thread; an exception in it fails the request.
 
@@ -156,12 +156,12 @@ class Store:
 
     @property
     def identity(self) -> object:
-        """A key: equal keys prove the same root, store and options; unequal ones prove nothing."""
+        """Key: equal keys prove the same root, store and options; unequal ones prove nothing."""
         return service_key(self._async.backend), self._async.root
 
     @property
     def url(self) -> str:
-        """The root as a URL for messages, without options, which may hold secrets."""
+        """Root as a URL for messages, without options, which may hold secrets."""
         return url_of(self.kind, self.root)
 
     @property

@@ -47,7 +47,7 @@ Operation = Literal["put", "head", "get", "delete", "list_page", "begin", "add",
 
 @dataclass(slots=True)
 class ManualClock:
-    """A deterministic `World`: time advances only by `advance()` or `sleep()`; ids count up from 1.
+    """Deterministic `World`: time advances only by `advance()` or `sleep()`; ids count up from 1.
 
     `sleeps` records the pauses, in seconds.
 
@@ -167,7 +167,7 @@ class DeliverLate:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """A Ctrl-C or the task's cancellation, after the request was performed (or before, if not `done`).
+    """Ctrl-C or the task's cancellation, after the request was performed (or before, if not `done`).
 
     >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [Interrupt()]})
     >>> try:
@@ -191,10 +191,10 @@ class _Late:
 
 
 class Faulty(Relay):
-    """A backend with faults: `plan` lists, for each operation, the faults of its calls in turn; later calls pass.
+    """Backend with faults: `plan` lists, for each operation, the faults of its calls in turn; later calls pass.
 
     Attributes:
-        fired: the faults that happened, in order, each with its operation.
+        fired: faults that happened, in order, each with its operation.
         calls: operations called, in order.
 
     Raises:
@@ -227,7 +227,7 @@ class Faulty(Relay):
 
     @property
     def left(self) -> dict[Operation, list[Fault]]:
-        """The planned faults that have not happened."""
+        """Planned faults that have not happened."""
         return {operation: list(faults) for operation, faults in self._plan.items() if faults}
 
     async def close(self) -> None:
@@ -416,7 +416,7 @@ _READ_BYTES = 1 << 16
 
 @dataclass
 class Rule:
-    """The gateway's answer to some requests, and a count of its uses.
+    """Gateway's answer to some requests, and a count of its uses.
 
     Attributes:
         answer: raw bytes; `{portal}` becomes an address that answers every request as a store would.
@@ -447,7 +447,7 @@ class Rule:
 
 
 class Gateway:
-    """An HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
+    """HTTP proxy without TLS on a free port of 127.0.0.1, in front of the server at `host` and `port`.
 
     It closes each connection after one answer. `choose` returns a rule for a request that none of `rules` takes;
     `requests` has method and target of each.

@@ -120,18 +120,18 @@ def lock(
     (True, True)
     >>> nightly.release()
 
-    All times are seconds and override `settings`. Options may also follow the URL:
+    All times are seconds and override `settings`. Options may follow the URL:
     `s3://bucket/folder?on=jobs/nightly.json&validity=60&renew=5&timeout=10&poll=0.5&max_hold=3600&check_store=false`.
 
     Args:
-        url: an fsspec URL or a local path.
+        url: fsspec URL or local path.
         on: the lock object's path below `url`. The default, Hudi's path, excludes JVM Hudi writers too.
         timeout: how long `acquire` and `with` wait for the lock (default 60).
         validity: see `LockSettings` (default 300).
         max_hold: see `LockSettings`.
-        settings: all of these values, to share among locks.
+        settings: all these values, to share among locks.
         storage_options: passed to fsspec unchanged.
-        on_lost: called when a lease is lost, in the thread that notices it.
+        on_lost: called in the thread that notices a lost lease.
         on_metric: called with each `Measure`.
 
     Raises:
@@ -157,7 +157,7 @@ def async_lock(
 ) -> Acquiring:
     """Acquire a lock in a task, by `async with` or `await`.
 
-    The arguments are those of `lock`; `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
+    Arguments as `lock`; `on_lost` is called on the event loop. `AsyncLock` describes cancellation.
 
     Raises (when awaited or entered):
         NotAcquired: another client held the lock for `timeout` seconds.

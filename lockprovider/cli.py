@@ -1,4 +1,4 @@
-"""The command line `lockprovider`; `lockprovider.commands` holds its commands."""
+"""Command line `lockprovider`; `lockprovider.commands` holds its commands."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A setting's name and unit, `per_s` to a second; `whole` refuses fractions."""
+    """Setting's name and unit, `per_s` to a second; `whole` refuses fractions."""
 
     name: str
     unit: str = "seconds"

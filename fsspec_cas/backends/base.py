@@ -28,7 +28,7 @@ class PartRules:
 
 
 class Backend(Protocol):
-    """A store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
+    """Store's client that sends each request once, within `timeout_s` seconds, and returns an `answer`.
 
     It raises StoreError or NotSupported if no second send would help. Paths are `bucket/key`. Optional members:
     `delete_batch`, `endpoint`, `isolated_connections`, `remote`.
@@ -120,11 +120,11 @@ _OF_THE_CALL = ("content_type", "metadata", "create_once", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class AttributeRules:
-    """The attributes that a kind of store keeps with an object; `keeps`: content type and metadata.
+    """Attributes that a kind of store keeps with an object; `keeps`: content type and metadata.
 
     Attributes:
         own: other API parameters for one write.
-        same: the API's names for content type and metadata.
+        same: API's names for content type and metadata.
         instead: API parameters that include one of them.
         refused: parameters that no single write can have, and why.
     """

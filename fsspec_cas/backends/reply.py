@@ -116,7 +116,7 @@ class StatementKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The store's error codes, by the keys that a delete did not remove."""
+    """Store's error codes, by the keys that a delete did not remove."""
 
     codes: Mapping[str, str] = field(hash=False)
 
@@ -150,7 +150,7 @@ class StoreStatement:
 @final
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A reply that its sender has not proved; `throttled`: it is 429."""
+    """Reply that its sender has not proved; `throttled`: it is 429."""
 
     why: str
     throttled: bool = False
@@ -161,7 +161,7 @@ class Unproven:
 @final
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """A reply that the request `by` must confirm; `sign`: a listing that shows whether this store gives ids."""
+    """Reply that the request `by` must confirm; `sign`: a listing that shows whether this store gives ids."""
 
     by: Literal["get", "head", "sign"]
     why: str
@@ -255,7 +255,7 @@ def seen_in(headers: Headers, body: bytes | None, version: Version, prefix: str,
 
 
 def later_s(headers: Headers) -> float | None:
-    """The seconds of `Retry-After`; None for a date."""
+    """Seconds of `Retry-After`; None for a date."""
     text = one(headers, "retry-after")
     return float(text) if text and text.isascii() and text.isdecimal() else None
 
@@ -276,7 +276,7 @@ _RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d
 
 
 def iso_ms(text: str) -> int:
-    """An RFC 3339 time (default: UTC) as epoch ms, its fraction cut. Other text: ValueError."""
+    """RFC 3339 time (default: UTC) as epoch ms, its fraction cut. Other text: ValueError."""
     time = _RFC_3339.fullmatch(text.upper())
     if time is None:
         raise ValueError(f"{text!r} is not a time of RFC 3339")

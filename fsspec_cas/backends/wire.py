@@ -139,7 +139,7 @@ class Answered(Exception):
 
 
 class Refusing:
-    """An aiohttp session that follows no redirect."""
+    """aiohttp session that follows no redirect."""
 
     def __init__(self, session: Any) -> None:
         self._session = session

@@ -168,7 +168,7 @@ def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> Non
 
 
 class SyncForm(Protocol[A_co]):
-    """A sync class over an async one."""
+    """Sync class over an async one."""
 
     @property
     def _async(self) -> A_co: ...

@@ -37,7 +37,7 @@ _RUNNING, _CANCELLED, _FINISHED = "RUNNING", "CANCELLED_AND_NOTIFIED", "FINISHED
 
 
 class Later(Future[T]):
-    """The future of a call, which an interrupt cannot leave locked (see `Signal`)."""
+    """Future of a call, which an interrupt cannot leave locked (see `Signal`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -430,7 +430,7 @@ def iterated(
 
 
 def renamed(method: Callable[P, T], name: str) -> Callable[P, T]:
-    """A copy of the function, which Python's errors call `name`."""
+    """Copy of the function, which Python's errors call `name`."""
     given: Any = method
     copy: Any = FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__)
     functools.update_wrapper(copy, given)

@@ -1,4 +1,4 @@
-"""The fsspec filesystem `cas`."""
+"""fsspec filesystem `cas`."""
 
 from fsspec_cas.filesystem.filesystem import CasFileSystem
 

@@ -73,7 +73,7 @@ class ConditionalCalls:
     def put_if_match(
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
     ) -> Version:
-        """Replace the object if it is still at `version` (or its text).
+        """Replace the object if still at `version` (or its text).
 
         Raises:
             VersionMismatch: it is not; nothing was written.
@@ -84,7 +84,7 @@ class ConditionalCalls:
             return self.store.put_if_match(full, value, version, timeout=timeout, **attributes).unwrap()
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        """Delete the object if it is still at `version`; raises as `put_if_match`."""
+        """Delete the object if still at `version`; raises as `put_if_match`."""
         full = self._full_path(path)
         with self._settling(full):
             self.store.delete_if_match(full, version, timeout=timeout).unwrap()
@@ -106,7 +106,7 @@ class ConditionalCalls:
             self._changed(full)
 
     def rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
-        """Remove files as the target does; with `if_match` one object, if it is still at this version.
+        """Remove files as the target does; with `if_match` one object, if still at this version.
 
         Raises:
             VersionMismatch: it is not; nothing was removed.
@@ -268,7 +268,7 @@ class ConditionalCalls:
             self.fs.invalidate_cache(path)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """The target's info, with "version" (text) for a file; drops cached listings first."""
+        """Target's info, with "version" (text) for a file; drops cached listings first."""
         self._changed(self._full_path(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
 

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExclusiveFile(io.BufferedIOBase):
-    """A file for writing that creates its object on a clean close, and only if the path is then empty.
+    """File for writing that creates its object on a clean close, and only if the path is then empty.
 
     An exception that leaves the `with` block, a missing close, or a close while an exception propagates leaves no
     object.
@@ -107,7 +107,7 @@ class ExclusiveFile(io.BufferedIOBase):
             self.version = self._writer.close().unwrap()
 
     def discard(self) -> None:
-        """Close the file, drop the data and the parts sent, leave the transaction; an object already created stays."""
+        """Close the file, drop data and sent parts, leave the transaction; an object already created stays."""
         super().close()
         if self._transaction is not None and self in self._transaction.files:
             self._transaction.files.remove(self)
@@ -115,7 +115,7 @@ class ExclusiveFile(io.BufferedIOBase):
 
 
 class ExclusiveText(io.TextIOWrapper):
-    """An exclusive file for text."""
+    """Exclusive file for text."""
 
     def __init__(self, file: ExclusiveFile, **options: Any) -> None:
         super().__init__(file, **options)
@@ -202,7 +202,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
 
     @property
     def transaction(self) -> Any:
-        """The target's transaction, which also commits exclusive files."""
+        """Target's transaction, which also commits exclusive files."""
         return self.fs.transaction
 
     @property
@@ -214,7 +214,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         """Ignore the value: the target keeps it."""
 
     def unstrip_protocol(self, name: str) -> str:
-        """A path's URL: `cas::` and the target's URL."""
+        """Path's URL: `cas::` and the target's URL."""
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The checks of `probe`, in order; each runs on a `Bench` and returns a state and the evidence.
+"""Checks of `probe`, in order; each runs on a `Bench` and returns a state and the evidence.
 
 States: "yes": the property holds; "no": it does not; "known": a neutral fact; "skipped": it proves nothing; "failed":
 no result.
@@ -66,7 +66,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """The store under test; `timeout` (seconds) is for each call, `uploads` are those begun and not completed."""
+    """Store under test; `timeout` (seconds) is for each call, `uploads` are those begun and not completed."""
 
     store: AsyncStore
     racers: int

@@ -27,7 +27,7 @@ Progress = Callable[[Finding, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ProbeVerdict:
-    """The uses for which the store is safe, with each reason against."""
+    """Uses for which the store is safe, with each reason against."""
 
     create_once: bool
     locks: bool
@@ -74,8 +74,8 @@ def probe(
     It sends some 200 small requests below a fresh prefix, and removes its objects. A few races do not find a rare loss,
     so a store that passed may be wrong.
 
-    `racers` writers take part in each race; `timeout` (seconds) is for each call. `progress` gets each finding, its
-    number from 1, and the number of checks. A check that `checks` lacks counts against each verdict that needs it.
+    `racers`: writers in each race; `timeout` (seconds) is for each call. `progress` gets each finding, its number from
+    1, and the number of checks. A check that `checks` lacks counts against each verdict that needs it.
 
     Raises:
         StoreError: the store is unusable: no such bucket, no access, no answer.

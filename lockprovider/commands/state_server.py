@@ -44,7 +44,7 @@ class Limits:
 
 
 class StateServer:
-    """The backend on a port of 127.0.0.1, bound at creation. InvalidInput: no aiohttp, or the port is taken."""
+    """Backend on a port of 127.0.0.1, bound at creation. InvalidInput: no aiohttp, or the port is taken."""
 
     def __init__(
         self,

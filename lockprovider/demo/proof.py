@@ -1,4 +1,4 @@
-"""The demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
+"""Demo's input, and the check of its result: hudi-rs reads the table, pandas repeats the jobs.
 
 The Spark pipelines and `reference` share no code, and are exact in integers, in any order of the jobs.
 """
@@ -160,7 +160,7 @@ _RENAMED = {
 
 
 def read(url: str, storage_options: Mapping[str, object]) -> pa.Table:
-    """Read the newest snapshot by hudi-rs, with options of fsspec, the environment and botocore, too."""
+    """Read the newest snapshot by hudi-rs, with options of fsspec, the environment and botocore."""
     configured = fsspec.config.conf.get(url.partition("://")[0], {})
     options = reader_options(url, {**configured, **storage_options}, os.environ)
     if url.startswith(_S3) and not {"aws_access_key_id", "aws_skip_signature"} & options.keys():

@@ -55,7 +55,7 @@ SETTINGS = TableSettings(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The table's URL ("": a new folder) and type, and the demo's months."""
+    """Table's URL ("": a new folder) and type, and the demo's months."""
 
     url: str
     storage_options: dict[str, object]
@@ -75,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A process's progress."""
+    """Process's progress."""
 
     done: int
     total: int
@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A commit's record about itself; `detail`: the delivery's kind, or the last completion that protect saw."""
+    """Commit's record about itself; `detail`: the delivery's kind, or the last completion that protect saw."""
 
     role: str
     month: int
@@ -257,7 +257,7 @@ def compact(worker: Worker) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process's failure."""
+    """Process's failure."""
 
     role: str
     status: int
@@ -296,7 +296,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """The demo's processes, from the begin of `with` to its end."""
+    """Demo's processes, from the begin of `with` to its end."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -383,7 +383,7 @@ _LEGEND = (
 
 @dataclass(slots=True)
 class Attempt:
-    """A process's instant, and its end."""
+    """Process's instant, and its end."""
 
     instant: str
     doing: str
@@ -396,7 +396,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Track:
-    """A process's messages so far."""
+    """Process's messages so far."""
 
     role: str
     step: Step = Step(0, 0, "starts")

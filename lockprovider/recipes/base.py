@@ -1,4 +1,4 @@
-"""Base classes of the recipes, and `Batcher`, whose thread writes operations in batches."""
+"""Base classes of the recipes, and `Batcher`."""
 
 from __future__ import annotations
 

@@ -520,7 +520,7 @@ class Broker(Generic[T]):
 
 
 class Handover(Generic[T]):
-    """A batch for a broker; `handed` marks operations that another process may do or have done."""
+    """Batch for a broker; `handed` marks operations that another process may do or have done."""
 
     def __init__(self, operations: Sequence[T | Foreign[T]], broker: Broker[T]) -> None:
         self.handed = tuple(isinstance(operation, Foreign) and operation.sent for operation in operations)

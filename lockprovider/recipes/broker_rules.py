@@ -56,7 +56,7 @@ class Bundle(Generic[T]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign(Generic[T]):
-    """An operation of a bundle; `sent`: it may be done."""
+    """Operation of a bundle; `sent`: it may be done."""
 
     operation: T
     bundle: Bundle[T]

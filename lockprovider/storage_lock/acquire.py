@@ -199,7 +199,7 @@ _QUEUES = _Queues()
 
 
 class HeldLease(Protocol):
-    """A lease of this process; its `thread` acquired it."""
+    """Lease of this process; its `thread` acquired it."""
 
     owner: str
     thread: threading.Thread

@@ -1,4 +1,4 @@
-"""The lock for tasks."""
+"""Lock for tasks."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TaskLock(Lock):
 class AsyncLock(ForTasks[Lock]):
     """One client of one lock, for tasks. Tasks of a loop wait in one queue; the holding task may acquire again.
 
-    The promises and errors are those of `Lock`. `on_lost` is called on the loop, `on_metric` in any thread.
+    Promises and errors as `Lock`. `on_lost` is called on the loop, `on_metric` in any thread.
 
         async with AsyncLock(store).acquire(timeout=30) as lease:
             await lease.publish("state/7", data)
@@ -203,7 +203,7 @@ def _record_of(lease: Lease | None) -> LockRecord | None:
 
 
 class Acquiring:
-    """An acquisition that begins when awaited or entered."""
+    """Acquisition that begins when awaited or entered."""
 
     def __init__(self, take: Callable[[], Coroutine[Any, Any, AsyncLease]]) -> None:
         self._take = take
@@ -224,10 +224,10 @@ class Acquiring:
 
 
 class AsyncLease:
-    """A held lock, given back by `await release()` or at the end of `async with`.
+    """Held lock, given back by `await release()` or at the end of `async with`.
 
     Attributes:
-        epoch: the fencing token; see `LockRecord.epoch`.
+        epoch: fencing token; see `LockRecord.epoch`.
         task: the task that acquired it, until its release.
         lost: set on the loop once lost.
 

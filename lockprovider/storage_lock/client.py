@@ -63,7 +63,7 @@ def run_callbacks(calls: Iterable[Callable[[], object]]) -> None:
 
 
 class Beating(Protocol):
-    """A lease that a heartbeat renews."""
+    """Lease that a heartbeat renews."""
 
     thread: threading.Thread
     lost: Signal

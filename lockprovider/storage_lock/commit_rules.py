@@ -41,13 +41,13 @@ _SUM = 4
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A writer's request to decide a publish: an object whose name shows what its writer has read.
+    """Writer's request to decide a publish: an object whose name shows what its writer has read.
 
     All that the publish needs is stored before.
 
     Attributes:
         body: what the decider needs to judge and publish it.
-        packed_body: the body as in the name, deflated, or empty.
+        packed_body: body as in the name, deflated, or empty.
     """
 
     log: str
@@ -123,7 +123,7 @@ class JudgeAnew(Exception):
 
 
 class Decider(Protocol):
-    """An application's rules: which publish may follow which, as of the last `refresh`."""
+    """Application's rules: which publish may follow which, as of the last `refresh`."""
 
     @property
     def unordered(self) -> bool:
@@ -145,7 +145,7 @@ class Decider(Protocol):
         """
 
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
-        """The `unshared` publish to decide after `log`; None if it cannot be built here."""
+        """`unshared` publish to decide after `log`; None if it cannot be built here."""
 
 
 def may_write(record: LockRecord) -> bool:
@@ -282,7 +282,7 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A client that waits and does not lead.
+    """Client that waits and does not lead.
 
     `refused`: lost writes in a row. `age_s`: since it first read this version. `name`: empty if its process wants the
     lock. `writes`: of the record, to wait for.

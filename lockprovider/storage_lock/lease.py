@@ -1,4 +1,4 @@
-"""`Lease`: a held lock, to publish under, renew and release; and `until_signal`."""
+"""`Lease` and `until_signal`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Lease:
 
     @property
     def record(self) -> LockRecord:
-        """The lock record as last written or read here; may raise `LeaseLost`."""
+        """Lock record as last written or read here; may raise `LeaseLost`."""
         held = None if self.released else self._client.driver.held()
         if held is None:
             raise self._lost(self._ended or _RELEASED)
@@ -144,11 +144,11 @@ class Lease:
         """Create `path` with `data` if and only if this lease still is the newest one, whatever the clocks.
 
         When this returns, the object is at `path`. To stage ahead, pass the handle of `Lock.stage` as `path`. With
-        `data` as well, the staged copy is not read; it must still exist.
+        `data`, the staged copy is not read, but must exist.
 
-        `new` promises that nothing is at the path; with the bytes at hand it is then not read. If other bytes are
-        there, they stay, the publish is set aside, and the log ends. A copy that was staged ahead is deleted here, but
-        with `new`: then remove it yourself (`Lock.unstage`), after the release.
+        `new` promises that nothing is at the path; with the bytes at hand it is not read. If other bytes are there,
+        they stay, the publish is set aside, and the log ends. A copy staged ahead is deleted here, but with `new`
+        remove it yourself (`Lock.unstage`), after the release.
 
         Raises:
             LeaseLost: another client took over before the commit point; `path` was not and will not be written.

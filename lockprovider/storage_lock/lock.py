@@ -1,4 +1,4 @@
-"""`Lock`: a lock in an object store, as `lockprovider.lock` opens it."""
+"""`Lock`, as `lockprovider.lock` opens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease machine, pure: `step` decides a holder's requests, `publish_next` the steps of a publish."""
+"""Lease machine, pure: `step` decides a holder's requests, `publish_next` the steps of a publish."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The holder, until `deadline_s`. `clocks_ms`: wall clock minus monotonic clock."""
+    """Holder, until `deadline_s`. `clocks_ms`: wall clock minus monotonic clock."""
 
     record: LockRecord
     version: Version
@@ -192,7 +192,7 @@ class Checking:
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """The holder; must first apply a decided publish."""
+    """Holder; must first apply a decided publish."""
 
     held: Held
     then: What

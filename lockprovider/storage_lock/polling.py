@@ -43,7 +43,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A waiting client's memory between polls."""
+    """Waiting client's memory between polls."""
 
     name: str
     poll_s: float
@@ -75,7 +75,7 @@ class Join:
 
 
 def next_action(waiter: Waiter, observation: Observation, jitter: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
-    """The action after a read, and the waiter's new memory; `jitter` is in [0, 1)."""
+    """Action after a read, and the waiter's new memory; `jitter` is in [0, 1)."""
     outside = observation.record.waiters and waiter.name not in observation.record.waiters
     noted = replace(_noted(waiter, observation), round_s=_round_s(observation) if outside else None)
     take = None if noted.free_since_s is None else _take(waiter, observation)

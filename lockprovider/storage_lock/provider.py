@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """URL, store, path and settings (None: defaults) of a lock."""
+    """Place of a lock; `settings` None: defaults."""
 
     url: str
     store: Store
@@ -78,8 +78,8 @@ class LockProvider:
                 finally:
                     provider.unlock()
 
-    The promises and errors are those of `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock`
-    does not free the outer `try_lock`. A forked child or a pickled copy is another client.
+    Promises and errors as `Lock`. Unlike in Hudi, its threads exclude each other, and an inner `unlock` does not free
+    the outer `try_lock`. A forked child or a pickled copy is another client.
 
     >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """
@@ -104,7 +104,7 @@ class LockProvider:
         on_lost: OnLost | None = None,
         on_metric: OnMetric | None = None,
     ) -> LockProvider:
-        """Open the provider of the table (or any folder) at `url`; options and errors are those of `lockprovider.lock`.
+        """Open the provider of the table (or any folder) at `url`; options and errors as `lockprovider.lock`.
 
         >>> lockprovider.LockProvider.from_url("memory://docs/other?validity=60").close()
         """
@@ -186,7 +186,7 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """The held lease's record, without a request; None without a lease.
+        """Held lease's record, without a request; None without a lease.
 
         >>> provider.try_lock() and provider.get_lock().expired
         False

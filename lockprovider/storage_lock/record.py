@@ -1,4 +1,4 @@
-"""The lock record, one small JSON object of Hudi's storage-based lock provider; its log; and what its writers share.
+"""Lock record, one small JSON object of Hudi's storage-based lock provider; its log; and what its writers share.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -207,7 +207,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """An event's time, and a fresh nonce."""
+    """Event's time, and a fresh nonce."""
 
     now_ms: int
     monotonic_s: float
@@ -216,7 +216,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A write of the record over `version`, with an unknown outcome."""
+    """Write of the record over `version`, with an unknown outcome."""
 
     nonce: str
     version: Version
@@ -337,7 +337,7 @@ _ADLER = 65521
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A publish, decided or staged: `path` is created from `staged`, or else from `data`.
+    """Publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
     `unshared`: nothing else is ever written there. `first`: an `unshared` publish with its bytes, and no `first`, that
     is applied before. Raises `InvalidInput` for a path that no store can have.
@@ -403,7 +403,7 @@ class Entry:
 
     @property
     def pending(self) -> Pending:
-        """The entry as an `unshared` publish."""
+        """Entry as an `unshared` publish."""
         first = None if self.first is None else self.first.pending
         return Pending(self.path, "", self.digest, self.data, unshared=True, first=first)
 
@@ -440,7 +440,7 @@ class Log:
         return replace(self, next=self.next + 1, packed=candidate)
 
     def since(self, position: int) -> tuple[Entry, ...] | None:
-        """The entries from `position` on; None if the log lacks that position.
+        """Entries from `position` on; None if the log lacks that position.
 
         >>> [entry.path for entry in log.since(log.first)]
         ['state/7']
@@ -470,7 +470,7 @@ class Log:
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in self.entries)
 
     def last_entry(self, pending: Pending) -> Entry | None:
-        """The last entry if it is that publish.
+        """Last entry if it is that publish.
 
         >>> log.last_entry(lockprovider.Pending.of_bytes("state/7", b"seven")).data
         b'seven'

@@ -27,7 +27,7 @@ _TRIES = 20  # each new waiter may cost one
 
 @dataclass(frozen=True, slots=True)
 class LockStatus:
-    """The lock record with its version; None if absent.
+    """Lock record with its version; None if absent.
 
     `now_ms` is the store's clock if `by_store`, else this machine's (`own_ms`).
 

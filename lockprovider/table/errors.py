@@ -49,9 +49,9 @@ class Misfit:
     """A field, or a value of a field, that does not fit the table.
 
     Attributes:
-        path: the field: `column.field`, `.element` of a list, `.key` and `.value` of a map.
+        path: `column.field`, `.element` of a list, `.key` and `.value` of a map.
         given: its type; empty for a missing field.
-        wanted: the table's type; empty for a field that it lacks.
+        wanted: table's type; empty for a field that it lacks.
         text: fault and next step; `{at}` stands for value and row.
         row: the first that does not fit; None if the types alone show it.
     """

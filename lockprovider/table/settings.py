@@ -109,7 +109,7 @@ class HeartbeatSettings:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """A writer's index settings, which must agree with the table's index.
+    """Writer's index settings, which must agree with the table's index.
 
     Attributes:
         kind: `hoodie.index.type`, upper case. All but BUCKET are alike.
@@ -139,10 +139,9 @@ class IndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """Settings of a writer. All writers of a table should agree on all of them but `resolution`.
+    """Settings of a writer. All writers of a table should agree on all but `resolution`.
 
-    NOT promised, with `single_writer`: that a second writer's pending writes survive, as `failed_writes` is EAGER by
-    default.
+    NOT promised, with `single_writer`: that a second writer's pending writes survive.
 
     Attributes:
         mode: `hoodie.write.concurrency.mode`. `non_blocking_concurrency_control` is for merge-on-read tables with
@@ -154,9 +153,9 @@ class TableSettings:
         archival: how many commits an archival leaves on the timeline by default.
         archive_automatically: whether an archival follows a commit once instants are due (`hoodie.archive.automatic`).
             It lists all files.
-        compaction: after how many commits a committing writer also compacts a merge-on-read table; None: never.
+        compaction: after how many commits a committing writer compacts a merge-on-read table; None: never.
         clustering: the same, for tables without buckets.
-        index: the table's expected index; None: any.
+        index: table's expected index; None: any.
         check_keys: whether a commit compares its new keys with those that others inserted since its snapshot.
         carried_keys: prefixes of commit metadata keys (`hoodie.write.meta.key.prefixes`; in Hudi 1.2
             `hoodie.write.rolling.metadata.keys`), which each commit copies, under the lock, from the last that has

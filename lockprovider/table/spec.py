@@ -1,4 +1,4 @@
-"""`TableSpec`: the definition of a new table."""
+"""`TableSpec`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TableSpec:
     `url_encode`, `buckets` and `table_type` cannot be changed later.
 
     Attributes:
-        schema: the columns, without Hudi's own; or rows with them (a DataFrame, a pyarrow Table).
+        schema: columns, without Hudi's own; or rows with them (a DataFrame, a pyarrow Table).
         record_keys: columns that together identify a row. A single text names one column, here and below.
         partition_by: columns whose values make the folders.
         ordering: column whose higher value wins between two rows with one key; None: the later commit wins.
@@ -44,7 +44,7 @@ class TableSpec:
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
             `hoodie.datasource.write.partitionpath.urlencode`).
         buckets: number of file groups in each partition; a row's key selects its own (Hudi's bucket index). Keys are
-            then never looked up, and two writers that insert the same new key conflict.
+            never looked up, and two writers that insert the same new key conflict.
         bucket_by: key columns that select the bucket; empty: all.
         table_type: `copy_on_write`: a change rewrites its file groups' files. `merge_on_read`: it goes into log files,
             which readers merge until a compaction does.

@@ -123,7 +123,7 @@ class Table(TableContext):
 
     @property
     def version(self) -> str:
-        """The completion time of the last commit, 17 digits of UTC; empty without commits.
+        """Completion time of the last commit, 17 digits of UTC; empty without commits.
 
         Each access reads the timeline. A version means the table after that commit. `as_of`, `changes`, `savepoint` and
         `restore` also accept:
@@ -147,7 +147,7 @@ class Table(TableContext):
         return consistent.commits(self)
 
     def snapshot(self, timeline: Timeline | None = None, *, as_of: PointInTime = None) -> Snapshot:
-        """The files with the completed rows of `timeline` (default: now), or of an earlier moment.
+        """Files with the completed rows of `timeline` (default: now), or of an earlier moment.
 
         With `timeline` it may name files that a clean removed; without, the read then repeats.
 
@@ -175,7 +175,7 @@ class Table(TableContext):
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
                 of tuples.
             partitions: paths, as folders are named.
-            as_of: a version, see `version`; `AsOf` has Hudi's own meaning of a time.
+            as_of: version, see `version`; `AsOf` has Hudi's own meaning of a time.
             read_optimized: read only base files: quicker, and as old as each file group's last compaction.
 
         Raises:
@@ -219,8 +219,8 @@ class Table(TableContext):
         Pass the `checkpoint` of one call as `after` to the next: no change is then missed or repeated.
 
         Args:
-            after: a checkpoint or a version; None: from the beginning, every row an insert.
-            until: a version; None: the last commit.
+            after: checkpoint or a version; None: from the beginning, every row an insert.
+            until: version; None: the last commit.
             order: `completion`, `fenced` or `begin`, see `Order`.
             columns: columns to read, after the operation; None: all but Hudi's own.
             partitions: paths; None: all.
@@ -253,7 +253,7 @@ class Table(TableContext):
         conflict (`WriteConflict` after all `retries`). A reader is held whole only with such an index.
 
         Args:
-            rows: the new rows.
+            rows: new rows.
             retries: after conflicts; default 3, and 0 for a reader, for which more raise `InvalidRecords`.
             extra: texts for the commit's metadata.
             check_keys: whether the keys must be new to the table; None: as in the settings.
@@ -414,7 +414,7 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Archive, compact (also the metadata table) and cluster where it is due by the settings.
+        """Archive, compact (also the metadata table) and cluster where due by the settings.
 
         Each commit does it. A failed service raises nothing; the watcher is notified.
 
@@ -425,7 +425,7 @@ class Table(TableContext):
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs (default: by the settings' retention).
 
-        Finishes dead cleaners' plans first, and returns these results, too. While another cleaner runs, plans nothing.
+        Finishes dead cleaners' plans first, and returns these results. While another cleaner runs, plans nothing.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -521,7 +521,7 @@ class Table(TableContext):
     ) -> str | None:
         """Write a clustering plan for another process or JVM Hudi to run; returns its begin time.
 
-        None: no files are to be joined. Arguments and errors are those of `cluster`.
+        None: no files are to be joined. Arguments and errors as `cluster`.
 
         >>> table.schedule_clustering() is None  # a file in each partition
         True
@@ -579,7 +579,7 @@ class Table(TableContext):
         return (*rollback.sweep(self), *cleans)
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
-        """Roll back a pending write of a dead writer; with `force` also of a living one, which then gets `Aborted`.
+        """Roll back a pending write of a dead writer; with `force` also of a living one, which gets `Aborted`.
 
         Raises:
             HistoryGone: no such pending write exists.

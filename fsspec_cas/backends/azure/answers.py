@@ -158,5 +158,5 @@ def _entries(container: str, root: ET.Element) -> Iterator[Entry]:
 
 
 def block_id(upload: Upload) -> str:
-    """The next block's id, as long as all others."""
+    """Next block's id, as long as all others."""
     return f"{upload.write.write_id}-{len(upload.tags):05d}"

@@ -157,7 +157,7 @@ class _Signer(S3SigV4Auth):  # type: ignore[misc] # untyped base
 
 
 class _Site:
-    """The store's address, region and credentials."""
+    """Store's address, region and credentials."""
 
     def __init__(self, fs: Any, path: str) -> None:
         config, client = _checked(fs)

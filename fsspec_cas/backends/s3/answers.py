@@ -76,7 +76,7 @@ _ADVICE = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a success; `root` is its document's."""
+    """Form of a success; `root` is its document's."""
 
     statuses: tuple[int, ...]
     root: str = ""
@@ -122,7 +122,7 @@ class S3Dialect(Dialect):
 
 
 def version_of(etag: str | None) -> Version | None:
-    """An ETag's version, with the quotes that some gateways strip."""
+    """ETag's version, with the quotes that some gateways strip."""
     return Version("s3", etag if etag.startswith('"') else f'"{etag}"') if etag else None
 
 

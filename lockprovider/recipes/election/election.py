@@ -42,8 +42,8 @@ class Election(Recipe):
     its writes (`fence=term`).
 
     Args:
-        name: the candidate's name for others (default: host and process).
-        value: the JSON that it proclaims.
+        name: candidate's name for others (default: host and process).
+        value: JSON that it proclaims.
         validity: seconds that a leader leads without a renewal.
         renew: seconds between renewals (default: a tenth of `validity`).
         poll: seconds between reads while another candidate leads.
@@ -158,7 +158,7 @@ class Election(Recipe):
     ) -> T | None:
         """Lead, call `main(term)` and resign, until a call returns before its term is lost; return its result.
 
-        `main` runs on its own thread. When the term is lost, `term.lost` is set, and then, by `on_deposed`:
+        `main` runs on its own thread. When the term is lost, `term.lost` is set, and by `on_deposed`:
 
         - "event": nothing more.
         - "interrupt": `Deposed` is raised in `main`, every second until it ends; not in code that blocks in C.
@@ -214,7 +214,7 @@ class Election(Recipe):
         return self._stopping.is_set()
 
     def leader(self) -> Leader | None:
-        """The leader, as far as an observer can know, by one conditional GET; None: none leads.
+        """Leader, as far as an observer can know, by one conditional GET; None: none leads.
 
         >>> with election.lead():
         ...     election.leader().name
@@ -267,7 +267,7 @@ class Election(Recipe):
 
 
 class AsyncTerm(ForTasks[Term]):
-    """A term, for tasks; `lost.is_set()` may be called on the loop.
+    """Term, for tasks; `lost.is_set()` may be called on the loop.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> async with election.lead() as term:
@@ -306,7 +306,7 @@ class AsyncTerm(ForTasks[Term]):
 
 
 class AsyncElection(RecipeForTasks[Election]):
-    """An election, for tasks; arguments as `Election`.
+    """Election, for tasks; arguments as `Election`.
 
     >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
     >>> await election.leader() is None

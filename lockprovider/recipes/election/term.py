@@ -1,4 +1,4 @@
-"""A candidate's requests, its `Term`, renewed by a thread, and work that ends with the term."""
+"""Candidate's requests, its `Term`, renewed by a thread, and work that ends with the term."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class LostEvent(Signal):
 
 
 class Term:
-    """A term of this candidate, renewed by a thread until you leave its `with` or `resign`; lost in a forked child.
+    """Term of this candidate, renewed by a thread until you leave its `with` or `resign`; lost in a forked child.
 
     Attributes:
         epoch: rises with each term: `fence=term`.

@@ -58,7 +58,7 @@ class QueueStat:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message as `peek` and `dead` show it; `why` it is a dead letter.
+    """Message as `peek` and `dead` show it; `why` it is a dead letter.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon", key="ulm")
@@ -109,7 +109,7 @@ _MOST_DOUBLINGS = 9  # 2**9 s exceed `_LONGEST_DELAY_S`
 
 
 class Job(ProcessBound):
-    """A claimed message. Leave it with `with`: a clean end acks it, an exception gives it back.
+    """Claimed message. Leave it with `with`: a clean end acks it, an exception gives it back.
 
     Attributes:
         id: the same at each delivery, for effects that must happen once.

@@ -36,7 +36,7 @@ from lockprovider.recipes.values import UNNAMED, FailedNumbers, ProducerNumber
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A message to put; `not_before_ms` 0: now."""
+    """Message to put; `not_before_ms` 0: now."""
 
     body: Any
     key: str = ""

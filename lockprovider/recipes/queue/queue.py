@@ -193,7 +193,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             raise
 
     def last_seq(self, producer: str) -> int:
-        """The producer's last number (0: none); a restarted one goes on after it.
+        """Producer's last number (0: none); a restarted one goes on after it.
 
         >>> queue.last_seq("backfill-7")
         2
@@ -372,7 +372,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
-        """The next messages in the order of delivery, with delayed ones; claims none.
+        """Next messages in the order of delivery, with delayed ones; claims none.
 
         >>> [letter.body for letter in queue.peek(1)]
         [{'day': 'mon'}]
@@ -380,7 +380,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         return [Letter.of(message) for message in self._writer.next_messages(check_whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
-        """The dead letters.
+        """Dead letters.
 
         >>> queue.claim().bury("no such day")
         >>> [(letter.body, letter.why) for letter in queue.dead()]
@@ -493,7 +493,7 @@ def _failed(job: Job, fn: Callable[[Job], object], tell: Callable[[Job, Exceptio
 
 
 class AsyncJob(EnteredByTasks[Job]):
-    """A claimed message, for tasks. Leave it with `async with`, whose end survives a cancellation.
+    """Claimed message, for tasks. Leave it with `async with`, whose end survives a cancellation.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipt = await queue.put("mon")
@@ -543,7 +543,7 @@ def _give_back(job: Job | None) -> None:
 
 
 class AsyncQueue(RecipeForTasks[Queue]):
-    """A queue, for tasks; arguments as `Queue`.
+    """Queue, for tasks; arguments as `Queue`.
 
     >>> queue = await lockprovider.queue.AsyncQueue.create("memory://docs/backfill.json")
     >>> receipts = await queue.put_many(["mon", "tue"], producer="backfill-7")

@@ -68,7 +68,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A write's new fields; `lineage` is used by a first write."""
+    """Write's new fields; `lineage` is used by a first write."""
 
     write: str
     by: str
@@ -78,7 +78,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A batch's changed base, and each change's error."""
+    """Batch's changed base, and each change's error."""
 
     draft: Document
     is_changed: bool
@@ -178,7 +178,7 @@ class WriteStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """A write of `document` over `base` (None: no state), and its next step.
+    """Write of `document` over `base` (None: no state), and its next step.
 
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial.
     2. The write is conditional on the version that was read.

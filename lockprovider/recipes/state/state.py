@@ -35,11 +35,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Revision(Generic[V]):
-    """The state at one serial. Serial 0: it does not exist, and `value` is the default.
+    """State at one serial. Serial 0: it does not exist, and `value` is the default.
 
     Attributes:
         by, at_ms: its writer, and the writer's clock (epoch ms).
-        epoch: the newest `fence` until then.
+        epoch: newest `fence` until then.
         lineage: changes if the state is created again.
 
     >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
@@ -73,7 +73,7 @@ class Editor:
 
 
 class Edit(Generic[V]):
-    """A held edit: change `value`, or set another. The end of the `with` writes it, if no other write came between.
+    """Held edit: change `value`, or set another. The end of the `with` writes it, if no other write came between.
 
     >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
     >>> with state.edit() as edit:
@@ -117,7 +117,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
     Args:
         codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
-        default: makes the value of a state that does not exist yet.
+        default: makes a missing state's value.
         keep: revisions kept before the current one.
         edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": the edit gets `StateConflict`.
         timeout: seconds for an update with all tries.
@@ -183,7 +183,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._writer.read(max_age_s=max_age_s)[0])
 
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return the revision with it.
+        """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return its revision.
 
         `fn` gets the value, or the default, and may run several times, on another thread; its errors are raised.
         Concurrent updates share a write, but no errors; the revision has the value and `reason` after the last of them.
@@ -265,7 +265,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return revisions
 
     def at(self, serial: int) -> Revision[V]:
-        """A serial's revision; raises NoRevision if it does not exist or was trimmed.
+        """Serial's revision; raises NoRevision if it does not exist or was trimmed.
 
         >>> state.at(1).value
         {'day': 'mon'}
@@ -284,7 +284,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         raise NoRevision(f"{self.path!r} has no serial {serial}: it is at {last} and keeps {self.keep} before it")
 
     def diff(self, before: int, after: int) -> list[Difference]:
-        """The differences of two revisions, as the codec encodes them.
+        """Differences of two revisions, as the codec encodes them.
 
         >>> state.diff(1, state.read().serial)
         [Difference(where='/schema', before=absent, after=12)]
@@ -400,7 +400,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
 
 class AsyncState(RecipeForTasks[State[V]], Generic[V]):
-    """A state file, for tasks; arguments as `State`.
+    """State file, for tasks; arguments as `State`.
 
     >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
     >>> first = await state.put({"day": "mon"})

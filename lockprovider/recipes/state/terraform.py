@@ -202,7 +202,7 @@ class TerraformBackend:
 
 @dataclass(frozen=True, slots=True)
 class TerraformState:
-    """A Terraform or OpenTofu state; encryption leaves lineage and serial readable."""
+    """Terraform or OpenTofu state; encryption leaves lineage and serial readable."""
 
     data: bytes
     lineage: str
@@ -250,7 +250,7 @@ class TerraformState:
 
 
 class _Held:
-    """A run's lock held here: an edit with many writes. `_edit` is None after a lost answer."""
+    """Run's lock held here: an edit with many writes. `_edit` is None after a lost answer."""
 
     def __init__(self, state: State[bytes], lease: Lease, info: dict[str, Any]) -> None:
         self.lease = lease
@@ -304,7 +304,7 @@ _LARGEST = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TfLockFile:
-    """A lock file as read. One that is not a LockInfo locks, too, with an empty `id`.
+    """Lock file as read. One that is not a LockInfo locks, too, with an empty `id`.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply")

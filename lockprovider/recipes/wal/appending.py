@@ -78,7 +78,7 @@ Result = Appended | Position | int | Exception | None
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The next slot; `carried` operations need its write."""
+    """Next slot; `carried` operations need its write."""
 
     head: Head
     records: tuple[bytes, ...]
@@ -246,10 +246,10 @@ class AppendStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Appending:
-    """A batch, until each operation has its result.
+    """Batch, until each operation has its result.
 
     Attributes:
-        search_from: a written slot, where the search for the end starts.
+        search_from: written slot, where the search for the end starts.
         doubt: the draft may be on its way, or written.
         sent: marks operations that may be in the log, in a place used again.
         took: epochs of the names that clients have taken by the operations in `sent`.

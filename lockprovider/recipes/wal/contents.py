@@ -32,7 +32,7 @@ NOT_YET = -1  # the slot before the first
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A record's slot, and its number in the log (`offset`). As text: `slot:offset`.
+    """Record's slot, and its number in the log (`offset`). As text: `slot:offset`.
 
     >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
     '0:0'
@@ -111,7 +111,7 @@ class LogInfo:
         floor: first kept slot.
         epoch, led: newest epoch that has led, and whether it still leads.
         producers: last number of each named producer.
-        successor: the next log.
+        successor: next log.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -214,7 +214,7 @@ _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A producer's last number, its place, and the client with the name.
+    """Producer's last number, its place, and the client with the name.
 
     `epoch` rises with each client; `base` was the last number when it took the name.
     """
@@ -229,7 +229,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A slot without records. `led`: the leader of `epoch` still leads. `sealed`: the next log, "", or None: open."""
+    """Slot without records. `led`: the leader of `epoch` still leads. `sealed`: the next log, "", or None: open."""
 
     log: str
     slot: int = NOT_YET

@@ -147,7 +147,7 @@ class LogObjects:
         return f"{self.path}/slots/{self.manifest().place(slot):08d}"
 
     def condition(self, slot: int) -> Version | Absent | None:
-        """The condition for writing a slot; None: read its place first."""
+        """Condition for writing a slot; None: read its place first."""
         slots = self.manifest().slots
         if slots is None or slot < slots:
             return ABSENT
@@ -200,7 +200,7 @@ class LogObjects:
 
     @property
     def written(self) -> int:
-        """The highest slot known to be written (-1: none); no request."""
+        """Highest slot known to be written (-1: none); no request."""
         return max(self.manifest().hint, self._reached.slot - 1)
 
     def trimmed_error(self, slot: int) -> Trimmed:
@@ -315,7 +315,7 @@ def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch
 
 
 class LogReader(ProcessBound):
-    """A reader whose position is kept in the log: any process goes on where it had committed.
+    """Reader whose position is kept in the log: any process goes on where it had committed.
 
     Attributes:
         position: opened at, or committed last.

@@ -137,7 +137,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return self._unnamed.append_many(records)
 
     def appender(self, producer: str) -> Appender:
-        """An `Appender`, without a request: each number of the producer is appended once.
+        """`Appender`, without a request: each number of the producer is appended once.
 
         The first record takes the name, and fences its last client.
 
@@ -261,7 +261,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return trim(self._objects, slot, spares_readers=before is None)
 
     def end(self) -> Position:
-        """The position of the next record.
+        """Position of the next record.
 
         >>> log.end() == log.position("end")
         True
@@ -338,7 +338,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
 
 
 class AsyncAppender(EnteredByTasks[Appender]):
-    """An `Appender` or `Leader`, for tasks. Leave it with `async with`.
+    """`Appender` or `Leader`, for tasks. Leave it with `async with`.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> out = log.appender("ingest-3")
@@ -364,7 +364,7 @@ class AsyncAppender(EnteredByTasks[Appender]):
 
 
 class AsyncLogReader(ForTasks[LogReader]):
-    """A `LogReader`, for tasks.
+    """`LogReader`, for tasks.
 
     >>> log = await lockprovider.wal.AsyncWal.create("memory://docs/orders")
     >>> done = await log.append(b"first")
@@ -389,7 +389,7 @@ class AsyncLogReader(ForTasks[LogReader]):
 
 
 class AsyncWal(RecipeForTasks[Wal]):
-    """A log, for tasks; arguments as `Wal`.
+    """Log, for tasks; arguments as `Wal`.
 
     A cancelled append is dropped, unless a write has taken it or a producer has numbered it.
 

@@ -250,7 +250,7 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def with_columns(table: pa.Schema, added: pa.Schema) -> pa.Schema:
-    """The table's schema with the columns of `added`, nullable and last.
+    """Table's schema with the columns of `added`, nullable and last.
 
     A name may be a path, as in `Table.add_columns`. Raises UnsupportedSchema; InvalidInput for an unknown path.
     """

@@ -76,7 +76,7 @@ class _ValueMisfit(Exception):
 
 
 def _alias(kind: pa.DataType) -> str | None:
-    """The text that pyarrow takes for this type, or None."""
+    """Text that pyarrow takes for this type, or None."""
     with suppress(ValueError):
         return str(kind) if pa.type_for_alias(str(kind)) == kind and not types.is_null(kind) else None
     return None

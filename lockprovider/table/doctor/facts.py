@@ -58,7 +58,7 @@ _Failed = TypeVar("_Failed")
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """A fault of a table, or a note, and the next step.
+    """Fault of a table, or a note, and the next step.
 
     >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
     'note'
@@ -123,7 +123,7 @@ class Facts:
 
     @property
     def config(self) -> TableConfig | None:
-        """The properties, if readable."""
+        """Properties, if readable."""
         return None if isinstance(self.properties, str) else self.properties
 
     @property

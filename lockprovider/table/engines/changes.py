@@ -264,7 +264,7 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def bucket_id(begin: str, bucket: int, *task: object) -> str:
-    """A new bucket's file id, equal in every attempt."""
+    """New bucket's file id, equal in every attempt."""
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 

@@ -1,4 +1,4 @@
-"""`Scan`: a lazy read of table rows."""
+"""`Scan`: lazy reads."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def resolve_scan(scan: Scan) -> tuple[TablePlace, ScanPlan]:
 
 
 def source_snapshot(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
-    """The table and its snapshot, cached or listed; `as_of` for a transaction raises InvalidInput."""
+    """Table and its snapshot, cached or listed; `as_of` for a transaction raises InvalidInput."""
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:

@@ -96,7 +96,7 @@ class GroupWriter:
         return compile_plan(given, self.schema, missing, needed=self.config.identifying)
 
     def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
-        """The rows in the table's columns, their record keys and partition paths.
+        """Rows in the table's columns, their record keys and partition paths.
 
         Rows that replace others need `missing="refuse"`. Raises `InvalidRecords` for a null key or a set delete flag.
         """
@@ -393,7 +393,7 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """A new file group's id, the same in every attempt of one task."""
+    """New file group's id, the same in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     # Buckets begin with a digit.

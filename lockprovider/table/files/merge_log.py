@@ -152,7 +152,7 @@ def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 def order_of(columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """The positions that sort rows by these columns: ascending, null lowest, NaN highest; ties stay."""
+    """Positions that sort rows by these columns: ascending, null lowest, NaN highest; ties stay."""
     parts = [part for column in map(comparable, columns) for part in (pc.is_valid(column), column)]
     names = [str(number) for number in range(len(parts))]
     return pc.sort_indices(pa.table(parts, names=names), sort_keys=[(name, "ascending") for name in names])

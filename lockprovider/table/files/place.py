@@ -1,4 +1,4 @@
-"""`TablePlace`, which opens a table's files in any process, and its notes of their footers.
+"""`TablePlace`, and its notes of files' footers.
 
 `services.checkpoint` shares the notes in the lock folder (SPECIFICATION.md, "Footers"). They never expire: file names
 are never reused.
@@ -70,7 +70,7 @@ class TablePlace:
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
-        """The place of an open `store`; its footer notes also read the lock folder."""
+        """Place of an open `store`; its footer notes also read the lock folder."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
         place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)

@@ -70,7 +70,7 @@ def file_id(bucket: int, group: str) -> str:
 
 
 def fixed_file_id(bucket: int, number: int = 0) -> str:
-    """The file id that non-blocking writers give to a bucket's first file group in every partition.
+    """File id that non-blocking writers give to a bucket's first file group in every partition.
 
     `number` counts earlier ones that were replaced.
     """

@@ -62,7 +62,7 @@ class SettingChange:
 
 
 def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
-    """The configuration with the settings `SHARED` and time zone UTC.
+    """Configuration with the settings `SHARED` and time zone UTC.
 
     A merge-on-read table with buckets stays non-blocking. With `keeps_listing` the metadata table stays, without
     statistics.
@@ -148,9 +148,9 @@ class Property:
 
     Attributes:
         meaning: its effect, for SPECIFICATION.md.
-        reads: the values that reads accept, in lower case; None: any.
-        writes: the values that writes accept; None: as `reads`.
-        why: the effect of others, to follow `key=value`.
+        reads: values that reads accept, in lower case; None: any.
+        writes: values that writes accept; None: as `reads`.
+        why: effect of others, to follow `key=value`.
         elsewhere: how another engine makes the table acceptable.
     """
 

@@ -221,7 +221,7 @@ class TableConfig:
 
     @property
     def deciding_fields(self) -> tuple[str, ...]:
-        """The columns whose higher values win between rows of one key; empty if the later commit wins."""
+        """Columns whose higher values win between rows of one key; empty if the later commit wins."""
         return self.ordering_fields if self.effective_merge_mode == EVENT_TIME else ()
 
     @property

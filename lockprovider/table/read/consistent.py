@@ -83,7 +83,7 @@ class Commit:
 
     @property
     def extra(self) -> dict[str, str]:
-        """The writer's extra metadata."""
+        """Writer's extra metadata."""
         return dict(self.metadata.extra)
 
 
@@ -216,10 +216,10 @@ class Changes:
     """Changes of some commits; they can be read several times.
 
     Attributes:
-        checkpoint: the `after` of the next call; the same if there are no new commits.
-        commits: the instants with these changes, in the requested order.
-        schema: the operation (`insert`, `update` or `delete`), then the requested columns.
-        parts: the changes by partition, for engines.
+        checkpoint: `after` of the next call; the same if there are no new commits.
+        commits: instants with these changes, in the requested order.
+        schema: operation (`insert`, `update` or `delete`), then the requested columns.
+        parts: changes by partition, for engines.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))

@@ -50,8 +50,8 @@ class ScanPlan:
     """Plan of a read. Picklable; each slice can be read alone.
 
     Attributes:
-        schema: the columns of the result; `read` also has the filter's.
-        bound: an expression true of all requested rows, or None.
+        schema: columns of the result; `read` also has the filter's.
+        bound: expression true of all requested rows, or None.
         merged: columns to read of slices with logs, and their merge rule.
     """
 

@@ -118,7 +118,7 @@ def plans_without_executor(table: TableContext, action: Action) -> tuple[str, ..
 
 @dataclass(frozen=True)
 class Execution(Generic[_Planned]):
-    """A plan's run by this process. `sizes`: of the table's files by path."""
+    """Plan's run by this process. `sizes`: of the table's files by path."""
 
     heartbeat: WriterHeartbeat
     planned: _Planned

@@ -1,1 +1,1 @@
-"""The open table: state that one process reads and caches."""
+"""An open table: state that one process reads and caches."""

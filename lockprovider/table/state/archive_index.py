@@ -181,7 +181,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def digest_of_file(file: pq.ParquetFile, name: str, size: int, *, streams: bool) -> Digest:
-    """A file's digest from its footer, else (of JVM Hudi) from its rows; may raise `Corrupt`."""
+    """File's digest from its footer, else (of JVM Hudi) from its rows; may raise `Corrupt`."""
     digest = lsm.digest_of(file.metadata.metadata)
     if digest is not None:
         return digest

@@ -24,7 +24,7 @@ KEPT = 2  # per log
 
 
 def checkpoint_path(log: str, number: int) -> str:
-    """The checkpoint's path at position `number * EVERY` of a log."""
+    """Checkpoint's path at position `number * EVERY` of a log."""
     return f"{_of_log(log)}{number}"
 
 

@@ -1,4 +1,4 @@
-"""`TableContext`: an open table; `Table` adds the verbs for users."""
+"""`TableContext`; `Table` adds the verbs for users."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class TableContext:
         return self.current.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
-        """The columns, without Hudi's meta columns, of the latest commit that states them, else of the creation.
+        """Columns, without Hudi's meta columns, of the latest commit that states them, else of the creation.
 
         Raises:
             TableNotFound: neither states any.
@@ -228,7 +228,7 @@ class TableContext:
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """The timeline for readers: each commit with all decided before it.
+        """Timeline for readers: each commit with all decided before it.
 
         >>> table.timeline().latest_completed_time == first.completion
         True

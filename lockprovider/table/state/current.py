@@ -1,4 +1,4 @@
-"""The table's current state as one process reads it, with as few requests as possible.
+"""Table's current state as one process reads it, with as few requests as possible.
 
 Answers may be out of date: readers check afterwards (`read.consistent`), and the client that decides a commit compares
 it with later ones.

@@ -45,7 +45,7 @@ STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_
 
 @dataclass(frozen=True, slots=True)
 class TableEvent:
-    """An event of one instant.
+    """Event of one instant.
 
     `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged at an
     event of a finished step, such as `committed`; at others it stops the work and is raised.
@@ -63,7 +63,7 @@ class TableEvent:
     detail: dict[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The event as a JSON-able mapping.
+        """Event as a JSON-able mapping.
 
         >>> sorted(event.to_json())
         ['at_ms', 'detail', 'instant', 'kind']
@@ -85,7 +85,7 @@ _TENTHS = 10
 
 
 class ShowProgress:
-    """A watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
+    """Watcher that shows the progress of reads and writes: a bar on a terminal, log lines elsewhere.
 
     The logger `lockprovider.table` gets each step, and each tenth of it, at INFO. Spark and a Dask cluster report only
     each step, other engines each file or partition. Not promised: one line for each of several threads.

@@ -1,4 +1,4 @@
-"""The cache of one process about one table."""
+"""Cache of one process about one table."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _KEPT = 20_000  # commits
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """The table at one moment.
+    """Table at one moment.
 
     Attributes:
-        log: the name of the lock's log; empty if none covers the table.
-        slices: the latest of each file group; None if not read.
+        log: name of the lock's log; empty if none covers the table.
+        slices: latest of each file group; None if not read.
         listed: whether the timeline was listed; else it lacks others' pending instants.
-        latest_begin: the latest begin time of completed instants, even of those not in `timeline` yet.
+        latest_begin: latest begin time of completed instants, even of those not in `timeline` yet.
         is_combined: whether another client leads the batch, and decides others' commits.
     """
 
@@ -58,7 +58,7 @@ class CachedProperties:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The archive's files; `number`: the manifest's, 0 if nothing was archived.
+    """Archive's files; `number`: the manifest's, 0 if nothing was archived.
 
     `version`: of the file with the number; None without it.
     """
@@ -70,12 +70,12 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ListingState:
-    """The metadata table's state while the lock has one log: only clients of that log write it.
+    """Metadata table's state while the lock has one log: only clients of that log write it.
 
     Attributes:
-        log: the log in which its timeline was listed; empty without one.
+        log: in which its timeline was listed; empty without one.
         schema: of its files; empty if not read.
-        logs: the number of commits since `compacted`.
+        logs: number of commits since `compacted`.
         tried: `logs` when a compaction was last tried in vain, else 0.
     """
 
@@ -95,7 +95,7 @@ class KeySpellings:
 
 
 class TableKnowledge:
-    """The facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
+    """Facts that this process has cached about one open table. Thread-safe: attributes are replaced as a whole.
 
     **Everything but these facts is a hint: it may start a read, and never replaces one.** A fact is of
 
@@ -216,7 +216,7 @@ class TableKnowledge:
         return name in self._commits
 
     def metadata(self, name: str) -> CommitMetadata | None:
-        """A completed write's metadata if cached, else None; may raise `Corrupt`."""
+        """Completed write's metadata if cached, else None; may raise `Corrupt`."""
         content = self._commits.get(name)
         if isinstance(content, bytes):
             content = self._commits[name] = decode_commit(content, name)

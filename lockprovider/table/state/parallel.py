@@ -40,7 +40,7 @@ _LOOKS = 10  # then reading cannot keep up
 
 
 class Stale(Exception):
-    """A read overtaken by other writers; `error` is raised if all repeats are, too."""
+    """Read overtaken by other writers; `error` is raised if all repeats are, too."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))

@@ -38,7 +38,7 @@ _Commit = TypeVar("_Commit")
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentOperation:
-    """A write to compare: completed, or pending with the file groups that it is known to touch.
+    """Write to compare: completed, or pending with the file groups that it is known to touch.
 
     `name`: Hudi's name of the operation.
     """
@@ -199,7 +199,7 @@ def bare_buckets(snapshot: Snapshot, partitions: Iterable[str], buckets: int) ->
 
 
 def anchor_id(bucket: Bucket, ended: Collection[FileGroup]) -> str:
-    """The bucket's first fixed id that is not in `ended`."""
+    """Bucket's first fixed id that is not in `ended`."""
     partition, number = bucket
     ids = (fixed_file_id(number, generation) for generation in count())
     return next(file_id for file_id in ids if (partition, file_id) not in ended)
@@ -279,7 +279,7 @@ class BatchId:
     Attributes:
         stream: its name, without `@` and `#`.
         batch: its number, from 0 on.
-        run: the checkpoint that numbers the batches (the id of Spark's query). Empty: the caller does.
+        run: checkpoint that numbers the batches (the id of Spark's query). Empty: the caller does.
         write: its number within the batch, from 1 on.
     """
 

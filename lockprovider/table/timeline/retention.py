@@ -1,4 +1,4 @@
-"""The files that a clean may remove, and the instants that an archiver may remove from the timeline.
+"""Files that a clean may remove, and the instants that an archiver may remove from the timeline.
 
 Rules: SPECIFICATION.md, "Clean" and "Archive". Restores and savepoints are never archived.
 
@@ -162,10 +162,10 @@ def _committed(
 
 @dataclass(frozen=True, slots=True)
 class KeepActive:
-    """The number of writes that stay on the timeline.
+    """Number of writes that stay on the timeline.
 
     Attributes:
-        least: the number that stays (`hoodie.keep.min.commits`).
+        least: number that stays (`hoodie.keep.min.commits`).
         most: up to this number nothing is archived (`hoodie.keep.max.commits`).
 
     >>> settings = TableSettings(archival=KeepActive(least=100, most=150))
@@ -221,11 +221,11 @@ class ArchivalFacts:
 
     Attributes:
         paths: all data files, listed before `now`.
-        replaced: the file groups that each replacecommit ended, by its begin time.
+        replaced: file groups that each replacecommit ended, by its begin time.
         victims: what unfinished rollbacks take back.
-        logs: the begin times of writes whose log files are read by completion time.
-        listed: the metadata table's last compaction, empty if never; None without one.
-        earliest: the oldest write that the cleaner's retention needs.
+        logs: begin times of writes whose log files are read by completion time.
+        listed: metadata table's last compaction, empty if never; None without one.
+        earliest: oldest write that the cleaner's retention needs.
     """
 
     now: Timeline

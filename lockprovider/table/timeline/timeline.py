@@ -1,4 +1,4 @@
-"""The timeline, and the part of it that readers use."""
+"""Timeline, and the part of it that readers use."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Timeline:
         return tuple(sorted({i.begin for i in instants if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
-        """The pending states' file names, inflight last."""
+        """Pending states' file names, inflight last."""
         pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
 
@@ -247,12 +247,12 @@ def of_other_zones(drifts: Mapping[str, int]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The table's commits in the lock record.
+    """Table's commits in the lock record.
 
     Attributes:
         record: identifies this state of the record.
         log: its name; empty without one.
-        next: the position after its last entry.
+        next: position after its last entry.
         entries: the last ones; None for one off the timeline.
         unapplied: decided publishes that may not be stored yet, in order.
     """

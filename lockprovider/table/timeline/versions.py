@@ -32,7 +32,7 @@ _ISO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A moment in the table's past, to the millisecond, including commits at it.
+    """Moment in the table's past, to the millisecond, including commits at it.
 
     By begin, as in Hudi's own readers, it includes commits that finished after it, so it is only certain once all
     earlier begun commits are done.
@@ -230,7 +230,7 @@ _FENCES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUST
 
 
 class Order(str, Enum):
-    """The order in which a consumer gets commits. Its checkpoint is the time up to which it has seen them.
+    """Order in which a consumer gets commits. Its checkpoint is the time up to which it has seen them.
 
         order       checkpoint is     a commit is given when              a late finisher is
         completion  a completion time it is completed                     given when it completes

@@ -1,4 +1,4 @@
-"""The file-system view: the files of a snapshot, as the latest completed slice of each file group.
+"""File-system view: the files of a snapshot, as the latest completed slice of each file group.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -117,7 +117,7 @@ def html_facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A reader's view: the completed instants of one listing, and the latest slice of each file group.
+    """Reader's view: the completed instants of one listing, and the latest slice of each file group.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -155,7 +155,7 @@ class Snapshot:
         return file_ids_by_partition(slice_.group for slice_ in self.slices)
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
-        """The slices of these partitions, or all if None.
+        """Slices of these partitions, or all if None.
 
         Raises:
             InvalidInput: `partitions` is one text, whose letters would count as partitions.
@@ -174,7 +174,7 @@ class Snapshot:
         return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
-        """The latest slice of one file group; None if there is none.
+        """Latest slice of one file group; None if there is none.
 
         >>> one = snapshot.slices[0]
         >>> snapshot.slice_of(one.partition, one.file_id) == one

@@ -68,7 +68,7 @@ RULES: dict[str, Resolution] = {rule.__name__: rule for rule in _RESOLUTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The knowledge of a proposal's writer.
+    """Knowledge of a proposal's writer.
 
     `resolution`: the rule for conflicts. `snapshot`: the rows that it read, or None. `keys`: its new keys, if compared.
     """
@@ -81,7 +81,7 @@ class Basis:
 
     @property
     def rule_name(self) -> str:
-        """The resolution's name; empty if other writers do not have it."""
+        """Resolution's name; empty if other writers do not have it."""
         return next((name for name, rule in RULES.items() if rule is self.resolution), "")
 
     def compared(self, proposal: Proposal, done: Sequence[Instant]) -> tuple[Instant, ...]:
@@ -101,12 +101,12 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The commit that one instant proposes.
+    """Commit that one instant proposes.
 
     Attributes:
         buckets: whether buckets are compared instead of file groups.
-        config: the digest of the properties as its writer knows them.
-        columns: the digest of the table's columns, without those that it adds.
+        config: digest of the properties as its writer knows them.
+        columns: digest of the table's columns, without those that it adds.
         compares_keys: whether its new keys are compared with other inserts'.
     """
 
@@ -265,11 +265,11 @@ def _content(table: TableContext, instant: Instant) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LaterCommits:
-    """The commits since a write's snapshot, from the timeline (`validate`) or the lock's log (`refuse`).
+    """Commits since a write's snapshot, from the timeline (`validate`) or the lock's log (`refuse`).
 
     Attributes:
         notes: commits with their batches of streams, newest first.
-        others: the operations to compare.
+        others: operations to compare.
         refuse_broken: raises if the snapshot is gone.
     """
 
@@ -472,7 +472,7 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 
 
 class TableDecider:
-    """The `commit_rules.Decider` of one table in this process.
+    """`commit_rules.Decider` of one table in this process.
 
     `latest`: the largest time on the timeline at the last judgement. `config`: for the visibility, until `refresh`.
     """

@@ -1,4 +1,4 @@
-"""The life of a transaction's instant. Services use `rewrite.executor` instead.
+"""Life of a transaction's instant. Services use `rewrite.executor` instead.
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `TransactionManager`.
 """
@@ -273,12 +273,12 @@ def _create(table: TableContext, instant: Instant, content: bytes, *, timeout_s:
 
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """A try that did not decide the commit.
+    """Try that did not decide the commit.
 
     Attributes:
         hold: hold the lock from now on.
-        unknown: the error of a try that may still be decided.
-        restoring: a timeline with an unfinished restore, to end first.
+        unknown: error of a try that may still be decided.
+        restoring: timeline with an unfinished restore, to end first.
     """
 
     hold: bool = False
@@ -287,7 +287,7 @@ class _Undecided:
 
 
 class Committing:
-    """The commit of one proposal, decided by one call of `run`."""
+    """Commit of one proposal, decided by one call of `run`."""
 
     def __init__(self, txn: Transaction, started: Started, proposal: Proposal, basis: Basis) -> None:
         self._txn, self._table, self._started = txn, txn.table, started

@@ -1,4 +1,4 @@
-"""Transactions on a table, which commit once or never, and functions that run in them."""
+"""Transactions on a table, and functions that run in them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _RESTARTS = 10
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The outcome of a committed transaction.
+    """Outcome of a committed transaction.
 
-    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
-    count rows; `file_groups` are those written or replaced. `attempts` counts tries, `conflicts` those that lost.
-    `lock_wait_s`: how long the last try waited for the table lock, in seconds.
+    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `file_groups` are those written or
+    replaced. `attempts` counts tries, `conflicts` those that lost. `lock_wait_s`: how long the last try waited for the
+    table lock, in seconds.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -122,7 +122,7 @@ class Transaction:
 
     @property
     def begin(self) -> str:
-        """The begin time, or empty text before."""
+        """Begin time, or empty text before."""
         return "" if self.started is None else self.started.begin
 
     @property
@@ -213,7 +213,7 @@ class Transaction:
 
     @property
     def expected_schema(self) -> pa.Schema | None:
-        """The table's schema, cached or at the pinned timeline; None if unknown."""
+        """Table's schema, cached or at the pinned timeline; None if unknown."""
         return self.table.knowledge.schema if self._timeline is None else self.table.schema(self._timeline)
 
     def planner(self, schema: pa.Schema | None = None) -> GroupWriter:
@@ -286,7 +286,7 @@ class Transaction:
             self._replaced[slice_.partition] = (*self._replaced.get(slice_.partition, ()), slice_.file_id)
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
-        """The snapshot's slices in these partitions that it does not replace."""
+        """Snapshot's slices in these partitions that it does not replace."""
         slices = self.slices(partitions)
         return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
@@ -471,7 +471,7 @@ class TransactionHandle:
 
     @property
     def begin(self) -> str:
-        """The begin time; empty until something is written."""
+        """Begin time; empty until something is written."""
         return self._inner.begin
 
     @property

@@ -1,4 +1,4 @@
-"""The Spark data source `hudi_cas` of SPARK.md, for batches, streams and temporary views.
+"""Spark data source `hudi_cas` of SPARK.md, for batches, streams and temporary views.
 
 Source: Hudi `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
@@ -57,7 +57,7 @@ def activate(spark: SparkSession) -> None:
 
 
 class HudiCas(DataSource):
-    """The data source `hudi_cas`. Spark pickles it into the process of the next call."""
+    """Data source `hudi_cas`. Spark pickles it into the process of the next call."""
 
     _pinned: str | None = None  # completion time that a loaded DataFrame shows
 
@@ -133,7 +133,7 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _schema(table: TableContext, timeline: Timeline, options: SparkOptions) -> pa.Schema:
-    """The table's columns at the time of `as_of` or `end`, by default now."""
+    """Table's columns at the time of `as_of` or `end`, by default now."""
     if (version := options.as_of if options.end is None else options.end) is not None:
         moment = moment_of_version(timeline, version, table.current.last_archived)
         with contextlib.suppress(TableNotFound):  # neither a commit until then nor the creation states columns
@@ -235,7 +235,7 @@ def changed(
 
 
 def latest_completion(timeline: Timeline) -> str:
-    """The latest write's completion time; empty without writes."""
+    """Latest write's completion time; empty without writes."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
@@ -296,7 +296,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        """The completion time at which the next batch ends; `start` without new commits."""
+        """Completion time at which the next batch ends; `start` without new commits."""
         done = self._completed_after(start[_OFFSET])
         self._check_columns()
         if isinstance(limit, ReadMaxFiles):
@@ -305,7 +305,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
-        """The same tasks for equal offsets while the files exist."""
+        """Same tasks for equal offsets while the files exist."""
         of_now = self._check_columns()
         return changed(self._table, self._options, self._schema, start[_OFFSET], end[_OFFSET], of_now=of_now)
 

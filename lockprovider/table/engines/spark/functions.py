@@ -1,4 +1,4 @@
-"""Functions of the PySpark engine. Those with a `txn` leave its commit to the caller. Errors are as for `Table`.
+"""Functions of the PySpark engine. Those with a `txn` leave its commit to the caller. Errors as for `Table`.
 
     upsert(table, rows, retries=5)                              # one transaction
     table.transact(lambda txn: engine.write(txn, upserts=rows.where("fare > 3")))
@@ -74,11 +74,11 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Feed:
-    """The net changes of some commits; a consumer applies them and stores the checkpoint with them.
+    """Net changes of some commits; a consumer applies them and stores the checkpoint with them.
 
     Attributes:
         rows: `_operation` (`insert`, `update` or `delete`), then the columns.
-        checkpoint: the `after` of the next call.
+        checkpoint: `after` of the next call.
         commits: their begin times.
     """
 

@@ -159,7 +159,7 @@ def describe_jobs(spark: SparkSession, step: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one write, at most `of`, reported to the table's watcher."""
+    """Steps of one write, at most `of`, reported to the table's watcher."""
 
     txn: Transaction
     verb: str

@@ -1,4 +1,4 @@
-"""The Spark data source `lockprovider_wal`: a log (`lockprovider.wal`) as a stream, or its present records.
+"""Spark data source `lockprovider_wal`: a log (`lockprovider.wal`) as a stream, or its present records.
 
     register_log(spark)                                         # once a session
     log = spark.readStream.format("lockprovider_wal").option("reader", "to-hudi").load("s3://bucket/orders")
@@ -69,7 +69,7 @@ _PARSERS: Mapping[str, Parser] = {
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The options of one read."""
+    """Options of one read."""
 
     url: str
     storage_options: dict[str, Any] | None = None
@@ -129,7 +129,7 @@ def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> 
 
 
 class LogSource(DataSource):
-    """The data source of a log."""
+    """Data source of a log."""
 
     @classmethod
     def name(cls) -> str:
@@ -174,7 +174,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def initialOffset(self) -> dict[str, int]:
-        """A new query's start, at which the named reader begins if it is new."""
+        """New query's start, at which the named reader begins if it is new."""
         begins = self._options.begins(self._log)
         if self._options.reader is not None:
             self._reader = self._log.reader(self._options.reader, start=begins)
@@ -190,7 +190,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The position at which the next batch ends, never before `start`."""
+        """Position at which the next batch ends, never before `start`."""
         begins, end = _position(start), self._target or self._log.end()
         if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
             end = self._log.position(begins.slot + limit.max_files)
@@ -198,7 +198,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """The same tasks for equal offsets while the log keeps the records."""
+        """Same tasks for equal offsets while the log keeps the records."""
         return log_parts(self._options, self._log, _position(start), _position(end))
 
     @without_traceback()

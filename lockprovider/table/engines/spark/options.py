@@ -109,12 +109,12 @@ _KNOWN = frozenset({"path", "checkpointlocation", *map(str.lower, _PARSERS)})
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """The options of one read or write.
+    """Options of one read or write.
 
     Attributes:
         columns, partitions: None: all.
         as_of, begin, end: versions: rows committed after `begin` (empty: all), until `end`.
-        stream_id: a sink's name for its stream; None: the query's id.
+        stream_id: sink's name for its stream; None: the query's id.
     """
 
     url: str
@@ -392,7 +392,7 @@ class HudiWrite:
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
-        """The spec of a new table; InvalidInput without a name."""
+        """Spec of a new table; InvalidInput without a name."""
         if not self.given.get("name"):
             raise InvalidInput(f"{_NAME} is missing: set it, as this write creates the table")
         ordering = next(iter(self.given.get("ordering", ())), None)

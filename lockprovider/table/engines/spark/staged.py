@@ -46,7 +46,7 @@ _CHANGED = "the table's columns changed while the rows were staged: run the writ
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of changes (`tasks.change_schema`) with its row counts by table partition."""
+    """File of changes (`tasks.change_schema`) with its row counts by table partition."""
 
     path: str
     counts: Mapping[str, int]

@@ -37,7 +37,7 @@ _QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The view whose table changes."""
+    """View whose table changes."""
 
     name: str
     alias: str

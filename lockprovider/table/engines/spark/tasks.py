@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema of a change: the table's columns (null in a delete), key, partition, delete flag."""
+    """Schema of a change: the table's columns (null in a delete), key, partition, delete flag."""
     columns = [column.with_nullable(True) for column in schema]
     return pa.schema([*columns, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
 
@@ -94,7 +94,7 @@ def locator(
 
 
 def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
-    """A mask of the keys whose hash is in `wanted`, which is ascending."""
+    """Mask of the keys whose hash is in `wanted`, which is ascending."""
     hashed = hashes(keys)
     order = np.argsort(hashed)  # searching ascending hashes is ten times as fast
     ascending, found = hashed[order], np.empty(len(hashed), dtype=np.bool_)
@@ -180,7 +180,7 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 @dataclass(frozen=True)
 class Numbered:
-    """The file groups of one write, numbered by the driver.
+    """File groups of one write, numbered by the driver.
 
     `old`: the groups that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
     of its `buckets` new groups.

@@ -22,7 +22,7 @@ from lockprovider.table.transaction.transaction import WHOLE_RETRIES, CommitResu
 
 @dataclass(frozen=True)
 class RegisteredView:
-    """A registered view; `is_whole` if it shows the whole current table."""
+    """Registered view; `is_whole` if it shows the whole current table."""
 
     name: str
     table: TableContext

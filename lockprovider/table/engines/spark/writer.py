@@ -107,7 +107,7 @@ class TaskResult(WriterCommitMessage):
 
 @dataclass
 class WriteJob:
-    """A write of the data source, which Spark pickles for its tasks.
+    """Write of the data source, which Spark pickles for its tasks.
 
     `group` writes files of the job's instant, `stage` stages rows that `commit` gathers.
     """

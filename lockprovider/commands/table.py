@@ -27,6 +27,7 @@ from lockprovider.commands.table_services import (
 from lockprovider.lanes import FAINT, INK, RED, Box, Lane, Mark, draw_lanes
 from lockprovider.storage_lock.audit import Tenure, analyse, places
 from lockprovider.storage_lock.audit_log import read_files
+from lockprovider.table.convert.plan import in_python
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.layout import TIMELINE, Action, Instant, InstantState, to_ms
@@ -274,29 +275,13 @@ def _read(arguments: Any) -> CommandAnswer:
     records: list[dict[str, Any]] = []
     for batch in reader:
         part = batch.slice(0, limit - len(records) if limit else None)
-        records += map(_in_python, part.to_struct_array())
+        records += map(in_python, part.to_struct_array())
         if limit and len(records) >= limit:
             break
     names = tuple(reader.schema.names)
     rows = tuple(tuple(row[name] for name in names) for row in records)
     more = "" if not limit or len(records) < limit else f"the first {limit}; --limit 0 shows all"
     return CommandAnswer(records, f"{len(records)} rows of {table.url}", names, rows, more)
-
-
-def _in_python(value: pa.Scalar) -> Any:
-    """Convert a value of Arrow, at any depth; times of years that Python lacks become text."""
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError):
-        match value:
-            case pa.StructScalar():
-                return {name: _in_python(item) for name, item in value.items()}
-            case pa.MapScalar() if value.values is not None:
-                return [tuple(map(_in_python, pair.values())) for pair in value.values]
-            case pa.ListScalar() if value.values is not None:
-                return [_in_python(item) for item in value.values]
-            case _:
-                return value.cast(pa.string()).as_py()
 
 
 def _doctor(arguments: Any) -> CommandAnswer:

@@ -72,7 +72,7 @@ class _ValueMisfit(Exception):
         if self.values is None or self.kernel is None:
             return self.misfit.at(row, self.misfit.value)
         position = _first(partial(_is_refused, self.kernel), self.values)
-        return self.misfit.at(row, _shown(self.values[position]))
+        return self.misfit.at(row, in_python(self.values[position]))
 
 
 def _alias(kind: pa.DataType) -> str | None:
@@ -82,11 +82,20 @@ def _alias(kind: pa.DataType) -> str | None:
     return None
 
 
-def _shown(value: pa.Scalar) -> Any:
+def in_python(value: pa.Scalar) -> Any:
+    """Convert a value of Arrow, at any depth; times of years that Python lacks become text."""
     try:
         return value.as_py()
     except (ValueError, OverflowError):
-        return str(value.cast(pa.string()))
+        match value:
+            case pa.StructScalar():
+                return {name: in_python(item) for name, item in value.items()}
+            case pa.MapScalar() if value.values is not None:
+                return [tuple(map(in_python, pair.values())) for pair in value.values]
+            case pa.ListScalar() if value.values is not None:
+                return [in_python(item) for item in value.values]
+            case _:
+                return value.cast(pa.string()).as_py()
 
 
 def _is_refused(kernel: Callable[[pa.Array], Any], values: pa.Array) -> bool:

@@ -207,7 +207,7 @@ def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh:
 
 
 def _fish(program: str, words_by_path: dict[tuple[str, ...], list[str]]) -> str:
-    """Return a fish script that completes `words_by_path` by the commands typed before."""
+    """Fish script that completes `words_by_path` by the commands typed before."""
     lines = []
     for path, words in sorted(words_by_path.items()):
         inner = [word for word in words if not word.startswith("-")]

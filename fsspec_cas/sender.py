@@ -95,7 +95,10 @@ class RetryBudget:
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await one try, and return its result; record its duration. A `small` try may log the warning meanwhile."""
+        """Await a try, keep the longest duration, and return its result.
+
+        `small`: may log the warning past 5 s of the call.
+        """
         begun_s = self._world.monotonic_s()
         alarm = self._alarm() if small else None
         try:
@@ -409,7 +412,7 @@ _FLOOR_S = 0.5
 
 
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
-    """Seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
+    """Seconds to wait after the `failures`-th failure; `draw` is in [0, 1).
 
     A store's Retry-After is a lower bound, raised by up to a quarter, and capped.
     """

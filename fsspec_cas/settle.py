@@ -55,7 +55,7 @@ class WriteProgress:
 
     Attributes:
         refused: the newest send was answered "condition false".
-        failures: sends and HEADs in a row without a result.
+        failures: sends and HEADs without a result so far.
         resent: two copies may be applied.
         contradictions: refusals of a condition that a HEAD showed to be true.
     """

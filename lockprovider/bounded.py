@@ -112,7 +112,7 @@ def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 def depth(data: bytes, most: int) -> int:
     """Count nested levels of lists and objects in JSON, up to `most`, without parsing it.
 
-    Brackets in strings do not count; for malformed JSON it is a lower bound.
+    Brackets in strings do not count; malformed JSON gives a lower bound.
     """
     if b"\\" in data:  # an escaped quote does not end its string
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")

@@ -65,9 +65,9 @@ class OnLoop:
 
         Raises CasError on that loop, NotSupported under gevent's threads.
         """
-        loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
+            loop = _fsspecs_loop()
         except CasError:
             coroutine.close()
             raise

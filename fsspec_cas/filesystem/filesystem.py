@@ -350,7 +350,10 @@ def _is_binary(mode: str) -> bool:
 
 
 def _attach(kind: type) -> None:
-    """Add to a class fsspec's public methods, and all its coroutines, that it lacks; they call the target."""
+    """Make a class forward to its target fsspec's public methods and all coroutines.
+
+    Keeps the package's own, and `_KEPT`.
+    """
     ours = [base for base in kind.__mro__ if base.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)

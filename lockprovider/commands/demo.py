@@ -1,4 +1,4 @@
-"""Command `lockprovider demo`."""
+"""Command `lockprovider demo`: Spark processes write one table at once, and a reader checks its rows."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ def _demo(chosen: Any) -> int:
         complain("lockprovider", "interrupted; all started processes were ended")
         return INTERRUPTED
     except (NoJava, CasError, TableError, Stopped) as reason:
+        if chosen.debug:
+            raise
         return _refuse(str(reason), REFUSED if isinstance(reason, Stopped) else BAD_INPUT)
     return DONE if result.ok else REFUSED
 

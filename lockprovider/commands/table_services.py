@@ -286,7 +286,7 @@ def _archive(arguments: Any) -> CommandAnswer:
 
 
 def _clean(arguments: Any) -> CommandAnswer:
-    """Clean (`--dry-run`: list) by the given policy, or the settings; return a row for each removed file."""
+    """Clean (`--dry-run`: list) by the given policy, or the settings; return a row per removed file."""
     rows = [
         (result.instant or result.policy, partition or ".", name)
         for result in opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)

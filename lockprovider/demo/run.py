@@ -560,7 +560,7 @@ class Report:
         return "\n".join([*lines, f"took     {self.took_s:.0f} s"])
 
     def _proved(self) -> list[str]:
-        """Proof's lines; a failed one lists up to 10 missing and 10 surplus rows."""
+        """Proof's lines; a failed one lists up to 10 missing and 10 surplus rows, an absent one `trouble`."""
         comparison = self.proof
         if comparison is None:
             return [f"PROOF FAILED: hudi-rs cannot read the table: {self.trouble}"]

@@ -47,7 +47,7 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle(Generic[T]):
-    """Operations of another process, which waits while `is_connected()`."""
+    """Operations of another process, which waits while `is_connected()`; `broker.Handover` asks it."""
 
     operations: tuple[T, ...]
     sent: tuple[bool, ...]

@@ -1,4 +1,4 @@
-"""Checks of arguments of several recipes, and the order of a producer's numbers."""
+"""Checks of recipes' arguments and of stored objects' formats, and the order of a producer's numbers."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ def check_producer(value: Any, argument: str) -> str:
 
 
 def check_format(fields: Mapping[str, Any], path: str, *formats: int) -> None:
+    """Raise MalformedObject, naming `path`, for an object whose `format` is not in `formats`."""
     if as_whole(fields["format"], "format") not in formats:
         versions = " and ".join(map(str, formats))
         raise MalformedObject(
@@ -113,6 +114,8 @@ def _check_json(value: Any, argument: str, levels: int) -> None:
 
 
 class NumberRanges:
+    """A set of numbers, such as a producer's acknowledged ones, kept as ranges."""
+
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []  # first, last
 

@@ -194,10 +194,10 @@ class Pulse:
             end.set()
 
     def _beat_until(self, end: Signal, last: Heartbeat | None) -> None:
-        """On the thread, look twice an interval for the current heartbeat, and let one seen twice beat.
+        """On the thread, look twice an interval for the current heartbeat; let one seen twice beat.
 
-        `last` is the first one. Leaves one that beats no more. Ends once `end` is set, also by two looks without a
-        heartbeat.
+        `last`: the first. Drops one that beats no more; if no other ever began, sets `end`. Ends once `end` is set,
+        also by two looks without a heartbeat.
         """
         slice_s = 0.0 if last is None else last.interval_s / _LOOKS
         pause_s, looks = slice_s, 0

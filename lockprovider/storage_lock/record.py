@@ -565,7 +565,7 @@ class _Packed(bytes):
 
 @lru_cache(maxsize=8)  # `choose` and the write make the same log
 def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
-    """Return the log with new entries, dropping the oldest beyond 128, or beyond 16 KiB packed.
+    """Return the log with new entries, dropping the oldest beyond 128, or 16 KiB packed.
 
     Entries too large to keep have no bytes; those before the newest 16 lose their `first`.
     """

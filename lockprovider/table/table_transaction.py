@@ -167,10 +167,14 @@ class TableTransaction(TransactionHandle):
         return self._inner.result
 
     def _write(self) -> None:
-        """Write the collected rows and deletes into the inner transaction, once, even if that fails."""
+        """Write the collected rows and deletes into the inner transaction.
+
+        Repeated calls do nothing, even after an error.
+        """
         kind, self._kind = self._kind, ""
-        rows = pa.concat_tables(self._rows, promote_options="default") if self._rows else None
-        keys = pa.concat_tables(self._keys, promote_options="default") if self._keys else None
+        all_rows, self._rows, all_keys, self._keys = self._rows, [], self._keys, []
+        rows = pa.concat_tables(all_rows, promote_options="default") if all_rows else None
+        keys = pa.concat_tables(all_keys, promote_options="default") if all_keys else None
         if kind == "overwrite":
             arrow.replace_all(self._inner, rows, self._partitions)
         elif kind == "append":

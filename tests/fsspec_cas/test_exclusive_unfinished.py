@@ -94,6 +94,16 @@ def test_create_during_an_open_upload_is_settled_after_every_fault(azurite, acti
         assert (rival.read("a").data, rival.head("a").version) == (b"mine", won.version)
 
 
+def test_create_during_an_open_upload_outlasts_many_refusals_of_its_block(azurite):
+    with FaultProxy("127.0.0.1", azurite.port, dialect="az") as proxy:
+        prefix = azurite.new_prefix()
+        store = Store.from_url(prefix, azurite.options_for(proxy.endpoint))
+        begun(azurite, Store.from_url(prefix, azurite.storage_options))
+        rule = proxy.rule(match=lambda r: r.query.get("comp") == "block", action=do.slow_down(), times=5)
+        assert isinstance(store.put_if_absent("a", b"mine", timeout=60.0), Won)
+        assert rule.fired == 5
+
+
 def test_unfinished_upload_of_another_program_is_named_with_the_next_step(azurite):
     """Azure wants all block ids at one name to have the same length, and theirs have another."""
     store = fresh(azurite)

@@ -85,8 +85,10 @@ class AzureBackend(AioBackend):
 
     async def put(self, write: Write, data: bytes, *, timeout_s: float) -> WriteAnswer:
         if isinstance(write.condition, Absent) and write.path in self._unfinished:
-            self._unfinished.discard(write.path)
-            return await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
+            answer = await self._create_in_a_block(Upload(write, write.write_id), data, timeout_s)
+            if not isinstance(answer, NotApplied):
+                self._unfinished.discard(write.path)
+            return answer
         return await super().put(write, data, timeout_s=timeout_s)
 
     async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:

@@ -89,9 +89,10 @@ class Changed:
 def apply_all(
     base: Document | None, changes: Sequence[StateChange], stamp: Stamp, over: int = 0, *, exclusive: bool = True
 ) -> Changed:
-    """Apply changes in order to `base` (None: no state); return the draft, its `serial` not raised, and each error.
+    """Apply changes in order to `base` (None: no state); return the draft, and each change's error.
 
-    A failed change changes nothing. With `exclusive`, an open edit of an epoch above `over` refuses updates.
+    The draft keeps the serial of `base`. A failed change changes nothing; errors of users' functions, too, are
+    returned. With `exclusive`, an open edit of an epoch above `over` refuses updates.
     """
     start = Document(stamp.lineage, 0, "", "", 0, None) if base is None else base
     draft = start

@@ -454,7 +454,7 @@ def _words(lock: TfLockFile) -> str:
 
 
 def _taken(path: str, lock: TfLockFile | None) -> StateLocked:
-    """Return the error that names the holder of `lock` (None: unknown)."""
+    """Error that names the holder of `lock` (None: unknown)."""
     if lock is None:
         return StateLocked(f"other clients held {path!r} at each try")
     message = f"{path!r} is held by {_words(lock)} since {lock.created or 'an unknown time'}"

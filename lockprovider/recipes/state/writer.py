@@ -163,8 +163,9 @@ class StateWriter:
     def commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
         """Write changes together, again after lost races; return each's error or the last document, if any.
 
-        Raises as `finish`, or Unavailable: others won until the timeout. If an open edit locks a change, acquires and
-        releases the lock of edits, to see if the editor lives. May trim the history.
+        Tests the store once, before its first write. Raises as `finish` and `require_safe_for_locks`, or Unavailable:
+        others won until the timeout. If an open edit locks a change, acquires and releases the lock of edits, to see if
+        the editor lives. May trim the history.
         """
         failures, world = 0, self.world
         deadline_s = world.monotonic_s() + self._timeout_s

@@ -1,6 +1,6 @@
-"""Requests on a log's objects, and its readers. No object is ever removed, and each write is conditional.
+"""Requests on a log's objects, and its readers. No object is removed; each write is conditional.
 
-orders/log.json              settings, the floor, a hint of the end
+orders/log.json              settings, the floor, a hint of the end, readers' names and first slots
 orders/slots/00000017        the slot that is in this place
 orders/readers/to-hudi       the position of a reader
 """
@@ -173,9 +173,9 @@ class LogObjects:
         return outcome
 
     def last(self, written: int = NOT_YET) -> Slot:
-        """Search the end by reads, from `written` or the manifest's hint; return the last slot (number -1: none).
+        """Read on from `written`, or the manifest's greater hint; return the last slot (number -1: none).
 
-        Raises MalformedObject if the slot where it starts is gone.
+        Caches the manifest and a ring's versions. Raises MalformedObject if the start slot is gone.
         """
         manifest = self.manifest()
         slots = {NOT_YET: Slot(Head(manifest.id))}
@@ -316,6 +316,8 @@ def _batch(objects: LogObjects, place: Slot, slot: int, offset: int) -> LogBatch
 
 class LogReader(ProcessBound):
     """Reader whose position is kept in the log: any process goes on where it had committed.
+
+    Opening it fences its last client, and adds a new name to the manifest.
 
     Attributes:
         position: opened at, or committed last.

@@ -1,4 +1,4 @@
-"""Row changes, split by partition, and their files; used in tasks, so without a transaction."""
+"""Splits row changes by partition, and writes their files; takes no transaction, so tasks can call it."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Return ways to make an unwritable table writable, as texts; empty if none is known.
+    """Ways to make an unwritable table writable; empty if none is known.
 
     At most one keeps all files; then at most one removes the metadata table. `keeps_listing`: writers maintain `files`.
     """

@@ -323,7 +323,7 @@ class LogDelete:
 def wrapper_of(kind: pa.DataType) -> str:
     """Return the Avro wrapper that all readers accept for an ordering value of this type in a delete.
 
-    Raises `UnsupportedSchema` if there is none.
+    Raises `UnsupportedSchema` without one.
     """
     for fits, name in _WRAPPERS:
         if fits(kind):

@@ -154,7 +154,7 @@ def _commit(record: Mapping[str, Any], file_name: str) -> CommitMetadata:
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
-    """Return a file's write statistics for Avro, with 0 for counts unknown here."""
+    """Write statistics for Avro, with 0 for counts unknown here."""
     zeros = dict.fromkeys(_ZERO_COUNTS, 0)
     return zeros | {
         "fileId": stat.file_id,
@@ -279,9 +279,9 @@ def _is_null(avro: Any) -> bool:
 
 
 def _refuse_free(avro: Any, within: frozenset[str] = frozenset()) -> None:
-    """Raise ValueError for types whose values take no bytes or never end: a few bytes could claim a billion values.
+    """Raise ValueError for types whose values take no bytes, and for a record within itself.
 
-    `within` names the enclosing records.
+    A few bytes could claim a billion values. `within` names the enclosing records.
     """
     if isinstance(avro, str) and avro.rpartition(".")[2] in within:
         raise ValueError(f"record {avro!r} is part of itself")

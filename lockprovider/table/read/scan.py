@@ -185,7 +185,7 @@ def _within_ranges(
 def _pruned(
     slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
 ) -> tuple[FileSlice, ...]:
-    """Leave out slices whose `guarantees`, expressions true of all their rows, exclude `expression`; opens no file."""
+    """Leave out slices whose `guarantees`, true of all their rows, exclude `expression`; opens no file."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [

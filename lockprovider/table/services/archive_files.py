@@ -180,7 +180,7 @@ def _is_valid(table: TableContext, history: History, number: int, sizes: dict[st
 
 
 def _remove_obsolete(table: TableContext, lease: Lease, keep: int) -> None:
-    """Delete all manifests but the newest `keep` up to the present one, thus also those after it.
+    """Delete all manifests but the newest `keep` up to the present one, also those after it.
 
     Then deletes archive files that the kept do not name. Deletes nothing if it keeps all.
     """

@@ -119,7 +119,7 @@ def _machine() -> tuple[str, str]:
 
 
 class WriterHeartbeat:
-    """Heartbeat of one instant: a thread renews its file until `leave` or `stop`.
+    """Heartbeat of one instant: a thread renews its file until `leave`, `stop`, or the file is gone.
 
     Begin by exactly one of `start`, `resume` or `accompany`.
     """

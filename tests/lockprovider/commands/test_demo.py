@@ -31,6 +31,11 @@ def test_demo_that_cannot_start_prints_one_sentence(words, capsys):
     assert capsys.readouterr().err.startswith("lockprovider: ")
 
 
+def test_demo_raises_its_error_with_debug():
+    with pytest.raises(CasError):
+        cli.main(["demo", "--url", "nosuch://b/t", "--debug"])
+
+
 def test_refused_demo_leaves_no_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert cli.main(["demo", "--url", "memory://t"]) == 2

@@ -160,6 +160,16 @@ def test_write_after_a_failed_overwrite_is_refused(table: Table) -> None:
     assert content(table) == {(1, "a", 1)}
 
 
+def test_rows_of_a_refused_commit_are_not_in_a_later_one(table: Table) -> None:
+    txn = table.transaction()
+    txn.append(pa.concat_tables([rows((1, "a", 1)), rows((1, "a", 2))]))
+    with pytest.raises(InvalidRecords, match="more than once"):
+        txn.commit()
+    txn.append(rows((2, "b", 2)))
+    txn.commit()
+    assert content(table) == {(2, "b", 2)}
+
+
 def test_conflicting_write_is_undone_without_the_lock(table: Table) -> None:
     for value in (1, 2):
         upsert(table, (1, "a", value))

@@ -226,8 +226,8 @@ class Table(TableContext):
             partitions: paths; None: all.
 
         Raises:
-            HistoryGone: files were cleaned or commits archived since `after`, the table was restored, or `after` is the
-                time of no commit.
+            HistoryGone: files were cleaned or commits archived since `after` or `until`, the table was restored, or
+                `after` is the time of no commit.
             InvalidInput: a time or column does not exist.
 
         >>> table.delete("city = 'ulm'").deleted

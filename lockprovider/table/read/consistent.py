@@ -292,8 +292,8 @@ def changes_since(
             "" if version is None or is_empty(version) else checkpoint_of(timeline, version, order, archived)
             for version in (after, until)
         )
-        check_since(table, timeline, start, order, is_checkpoint=is_instant(after))
-        span = window(timeline, start, min(latest, end) if end else latest, order)
+        archived_time = check_since(table, timeline, start, end, order, is_checkpoint=is_instant(after))
+        span = window(timeline, start, latest if until is None else min(latest, end), order, archived_time)
         read = partial(
             _changes, table, timeline, span, continues=bool(start), columns=columns, only=only, schema=schema
         )
@@ -319,7 +319,7 @@ def _changes(
     """
     schema = schema or table.schema(span.then if span.then.writes else timeline)
     result = changes_schema(schema, columns)
-    if not span.commits:
+    if not span.commits and (continues or not span.checkpoint):
         return Changes(span.checkpoint, (), result, (), table.place)
     files = table.data_files()
     then = table.snapshot_of(span.then, files)
@@ -353,14 +353,15 @@ def changes_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
 
 
 def check_since(
-    table: TableContext, timeline: Timeline, start: str, order: Order, *, is_checkpoint: bool = True
-) -> None:
-    """Read the archive (cached); raise `HistoryGone` if commits after `start` were archived or undone.
+    table: TableContext, timeline: Timeline, start: str, end: str, order: Order, *, is_checkpoint: bool = True
+) -> str:
+    """Read the archive (cached) and return its last write's time, or empty text without `start` and `end`.
 
-    With `is_checkpoint`, also if no instant has this time. An empty `start` passes.
+    Raises `HistoryGone` if commits after `start` were archived or undone, without it if some after `end` were archived;
+    with `is_checkpoint`, also if no instant has the time `start`.
     """
     if not start:
-        return
+        return refuse_archived(table, end, order) if end else ""
     archived = refuse_archived(table, start, order)
     restored = (i for i in timeline.instants if i.action is Action.RESTORE and i.is_completed)
     if restore := next((i for i in restored if order.time_of(i) > start), None):
@@ -374,6 +375,7 @@ def check_since(
             f"or the checkpoint is of another table, or of another order than {order.value!r}; read the whole table "
             "again, or give a datetime to read what completed after it"
         )
+    return archived
 
 
 def _within_groups(scan: ScanPlan, partition: str, file_ids: frozenset[str]) -> ScanPlan:

@@ -272,16 +272,16 @@ def latest_checkpoint(timeline: Timeline, order: Order) -> str:
     return max(map(order.time_of, timeline.writes), default="")
 
 
-def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
+def window(timeline: Timeline, after: str, until: str, order: Order, archived: str = "") -> Window:
     """Completed commits with a time in (after, until], oldest first, their latest time, and timelines at both.
 
-    Without commits the time is `after`. Empty `after`: from the beginning. `Order.FENCED`: those that began before the
-    oldest pending write.
+    The time is at least `after` and `archived`. Empty `after`: from the beginning. `Order.FENCED`: those that began
+    before the oldest pending write.
     """
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
     commits = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
-    checkpoint = max((order.time_of(i) for i in commits), default=after)
+    checkpoint = max(after, archived, *map(order.time_of, commits))
     return Window(
         commits=commits,
         checkpoint=checkpoint,

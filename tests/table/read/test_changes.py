@@ -56,6 +56,12 @@ def test_read_without_new_commits_keeps_the_checkpoint(table: Table) -> None:
     assert again.to_reader().read_all().schema == seen.schema
 
 
+def test_changes_until_the_version_of_an_empty_table_are_none(table: Table) -> None:
+    upsert(table, (1, "a", 1))
+    found = table.changes(until="")
+    assert (found.commits, found.checkpoint, told(found)) == ((), "", set())
+
+
 def test_several_commits_are_read_as_one_change(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2))
     start = table.changes().checkpoint
@@ -258,6 +264,11 @@ def test_time_within_archived_commits_is_refused(table: Table) -> None:
         table.changes(done[1].instant, order="fenced")
     with pytest.raises(HistoryGone, match="were archived"):
         table.to_arrow(as_of=done[1].completion)
+    with pytest.raises(HistoryGone, match="were archived"):
+        table.changes(until=done[1].completion)
+    archived = table.changes(until=done[2].completion)
+    assert {row[1:] for row in told(archived)} == {(1, "a", 3), (1, "b", 1), (2, "b", 2), (3, "b", 3)}
+    assert (archived.commits, archived.checkpoint) == ((), done[2].completion)
     assert told(table.changes(done[2].completion)) == {
         ("update", 1, "a", 5),
         ("insert", 4, "b", 4),

@@ -33,7 +33,15 @@ from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.versions import OPERATION, AsOf, Order, checkpoint_of, moment_of_version, rewound
+from lockprovider.table.timeline.versions import (
+    OPERATION,
+    AsOf,
+    Order,
+    checkpoint_of,
+    moment_of_version,
+    rewound,
+    window,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,19 +225,18 @@ def changed(
     if options.changes:
         names = [name for name in columns if name != OPERATION]
         after = None if begin == _START else begin if streams else AsOf(begin)
-        feed = changes_since(table, after, end or None, columns=names, partitions=options.partitions, schema=of_now)
+        feed = changes_since(table, after, end, columns=names, partitions=options.partitions, schema=of_now)
         return [InputPartition(partial(_rows_as, schema, part.read, table.place)) for part in feed.parts]
     timeline = table.timeline()
-    check_since(table, timeline, begin, Order.COMPLETION, is_checkpoint=streams)
-    commits = [i for i in timeline.writes if begin < (i.completion or "") <= end]
-    if not commits:
+    archived = check_since(table, timeline, begin, end, Order.COMPLETION, is_checkpoint=streams)
+    span = window(timeline, begin, end, Order.COMPLETION, archived)
+    if span.checkpoint == begin:
         return []
     if not begin:
-        scan = snapshot_scan(table, options, columns, commits[-1].completion, schema=of_now)
-        return slice_parts(table, scan, schema)
-    written = {instant.begin for instant in commits}
+        return slice_parts(table, snapshot_scan(table, options, columns, span.checkpoint, schema=of_now), schema)
+    written = {instant.begin for instant in span.commits}
     of_commits = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
-    scan = snapshot_scan(table, options, columns, commits[-1].completion, of_commits, schema=of_now)
+    scan = snapshot_scan(table, options, columns, span.checkpoint, of_commits, schema=of_now)
     slices = tuple(file_slice for file_slice in scan.slices if not written.isdisjoint(file_slice.begins))
     return slice_parts(table, replace(scan, slices=slices), schema)
 

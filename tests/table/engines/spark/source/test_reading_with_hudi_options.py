@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql.types import LongType, StructType
 from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import CommitResult, Table, TableSpec, UnsupportedSchema
+from lockprovider.table import CommitResult, HistoryGone, KeepActive, KeepCommits, Table, TableSpec, UnsupportedSchema
 from lockprovider.table.engines.spark.data_source import HudiCas, StreamReader
 from lockprovider.table.engines.spark.errors import typed_errors
 
@@ -64,6 +65,18 @@ def test_incremental_query_reads_what_was_committed_after_a_version(table: Table
     assert read(table, {**INCREMENTAL, BEGIN: second.instant, END: second.instant}) == []
     assert read(table, {**INCREMENTAL, BEGIN: table.version}) == []
     assert read(table, {"begin": first.instant, "end": second.completion}) == [1]
+
+
+@pytest.mark.parametrize("options", [{}, {"changes": "true"}])
+def test_read_up_to_archived_commits_has_their_rows_or_fails(
+    table: Table, done: list[CommitResult], options: dict[str, str]
+) -> None:
+    table.append(pa.table({"id": [3]}))
+    archiving = Table.open(table.url, settings=replace(SETTINGS, retention=KeepCommits(1)))
+    assert done[1].instant in str(archiving.archive(KeepActive(1, 2)).instants)
+    assert read(table, {**options, "end": done[1].completion}) == [0, 1]
+    with pytest.raises(HistoryGone, match="were archived"):
+        read(table, {**options, "end": done[0].completion})
 
 
 def test_as_of_instant_reads_the_table_after_its_commit(table: Table, done: list[CommitResult]) -> None:

@@ -22,7 +22,7 @@ from lockprovider.table.engines.changes import (
     rewrite_partition,
 )
 from lockprovider.table.engines.scan import Scan
-from lockprovider.table.engines.writer import Changes, WritePlan, plan_for_tasks, refuse_unmarked_buckets
+from lockprovider.table.engines.writer import Changes, WritePlan, plan_for_tasks
 from lockprovider.table.errors import InvalidRecords, TableError
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup
 from lockprovider.table.format.metadata import WriteStat
@@ -78,7 +78,6 @@ def start_here(
     schema, changes = txn.begin_to_write(), plan.changes
     if not schema.equals(plan.planner.schema):
         changes = plan.split(txn.planner(schema))
-    refuse_unmarked_buckets(txn)
     here = txn.start_here()
     return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here), changes
 

@@ -12,10 +12,8 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.errors import UnsupportedTable, WriteConflict
-from lockprovider.table.files.base_file import look_like_buckets
+from lockprovider.table.errors import WriteConflict
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
 from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
 from lockprovider.table.rewrite.executor import Runner
@@ -47,32 +45,12 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     `blindly`: partitions to write without reading rows, if `may_be_blind`; commits missing anchors first.
     WriteConflict: the table's columns are no longer `schema`. UnsupportedTable: a JVM writer's unmarked buckets.
     """
-    refuse_unmarked_buckets(txn)
     if blindly is not None:
         txn.write_blindly(blindly)
     if not txn.begin_to_write().equals(schema):
         raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
     txn.start()
     return GroupWriter(txn.table.place, txn.begin, txn.config, schema)
-
-
-def refuse_unmarked_buckets(txn: Transaction) -> None:
-    """Raise UnsupportedTable for file groups named like JVM writers' buckets, if the properties lack a bucket index.
-
-    Reads commits, newest first, up to one with files.
-    """
-    if txn.config.bucket_index is not None:
-        return
-    for instant in reversed(txn.timeline.writes):
-        ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
-        if not ids:
-            continue
-        if look_like_buckets(ids) and look_like_buckets(file_slice.file_id for file_slice in txn.snapshot.slices):
-            raise UnsupportedTable(
-                f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
-                f"run `lockprovider table adopt-buckets` (Table.adopt_bucket_index) with that writer's {BUCKETS}"
-            )
-        return
 
 
 def compact_by(table: TableContext, run: Runner, instant: str | None) -> tuple[CompactionResult, ...]:

@@ -15,11 +15,12 @@ from fsspec_cas.sender import delay_s
 from lockprovider import LockError, Pending
 from lockprovider.table.convert.columns import with_columns
 from lockprovider.table.errors import InvalidRecords, PropertiesChanged, UnsupportedTable, WriteConflict
-from lockprovider.table.files.base_file import check_written, index_of
+from lockprovider.table.files.base_file import check_written, index_of, look_like_buckets
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import Action, FileGroup, markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat, encode_commit, stats_by_partition
+from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.as_of import is_stale
@@ -225,11 +226,31 @@ class Transaction:
         return GroupWriter(self.table.place, "", self.config, columns)
 
     def begin_to_write(self) -> pa.Schema:
-        """Begin if not begun; return the columns of the rows to write."""
+        """Begin if not begun; return the columns of the rows to write.
+
+        Raises `UnsupportedTable` for a JVM writer's unmarked buckets.
+        """
         self.ensure_begun()
+        self._refuse_unmarked_buckets()
         if self._is_blind and self._batch_id is not None:
             self.exactly_once(self._batch_id)  # batches in between precede the pinned timeline
         return self.table.schema(self.timeline)
+
+    def _refuse_unmarked_buckets(self) -> None:
+        """Raise `UnsupportedTable` for file groups named like JVM writers' buckets, if there is no bucket index.
+
+        Reads commits, newest first, up to one with files.
+        """
+        for instant in reversed(self.timeline.writes) if self.config.bucket_index is None else ():
+            ids = [file_id for _, file_id in self.table.metadata_of(instant).file_groups]
+            if not ids:
+                continue
+            if look_like_buckets(ids) and look_like_buckets(file_slice.file_id for file_slice in self.snapshot.slices):
+                raise UnsupportedTable(
+                    f"table {self.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
+                    f"run `lockprovider table adopt-buckets` (Table.adopt_bucket_index) with that writer's {BUCKETS}"
+                )
+            return
 
     def write_blindly(self, partitions: Collection[str]) -> None:
         """If it `may_be_blind` and has not begun, write blindly, on a later timeline.

@@ -16,8 +16,8 @@ from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.outcome import Write
 from lockprovider.table import Table, TableEvent, UnsupportedTable
-from lockprovider.table.engines import arrow
 from lockprovider.table.state import context
+from lockprovider.table.transaction.transaction import Transaction
 
 
 class Meanwhile(LocalBackend):
@@ -145,7 +145,7 @@ def test_unwritable_table_is_refused_before_the_first_file(
     def refuse(txn: Any) -> None:
         raise UnsupportedTable(f"buckets of a JVM writer, seen by {txn.begin}")
 
-    monkeypatch.setattr(arrow, "refuse_unmarked_buckets", refuse)
+    monkeypatch.setattr(Transaction, "_refuse_unmarked_buckets", refuse)
     with pytest.raises(UnsupportedTable, match="of a JVM writer"):
         getattr(table, verb)(rows((3, "a", 3)))
     assert not [name for name in backend.put_there if name.endswith(".parquet")]

@@ -124,7 +124,16 @@ class Job(ProcessBound):
     (1, {'day': 'mon'}, 1)
     """
 
-    def __init__(self, queue_id: str, claim: Claim, began_s: float, do: Do, world: World) -> None:
+    def __init__(
+        self,
+        queue_id: str,
+        claim: Claim,
+        began_s: float,
+        do: Do,
+        world: World,
+        *,
+        on_extend: Callable[[], object] = lambda: None,
+    ) -> None:
         message = claim.message
         self.id = f"{queue_id}-{message.n}"
         self.n = message.n
@@ -140,6 +149,7 @@ class Job(ProcessBound):
         self._then: list[New] = []
         self._do = do
         self._world = world
+        self._on_extend = on_extend
         self.believe_until(began_s)
 
     def believe_until(self, sent_s: float) -> None:
@@ -236,12 +246,14 @@ class Job(ProcessBound):
 
         >>> job.extend(visible_s=3600)
         """
-        sent_s = self._world.monotonic_s()
         visible_s = check_seconds(visible_s, "visible_s", finite=True, above=True)
+        self._must_go_on()
+        sent_s = self._world.monotonic_s()
         if self._do(Beat(((self.n, self.token),), to_ms(visible_s))):
             self.lost.set()
         self.visible_s = visible_s
         self.believe_until(sent_s)
+        self._on_extend()
         self.check()
 
     def __repr__(self) -> str:
@@ -337,6 +349,9 @@ class ClaimHeartbeat:
             self._sooner.set()
         if not self._beating.locked():
             Worker(self._run, "queue-heartbeat").start()
+
+    def hasten(self) -> None:
+        self._sooner.set()
 
     def close(self) -> None:
         self._closed = True

@@ -224,7 +224,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
             token = f"{self._client[-17:]}-{next(self._claims)}"
             claim = self._claimed(Take(token, process_name(), visible_ms))
             if not isinstance(claim, NothingReady):
-                job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world)
+                hasten = self._heartbeat.hasten
+                job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world, on_extend=hasten)
                 try:
                     self._heartbeat.add(job)
                 except BaseException:

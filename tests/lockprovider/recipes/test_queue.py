@@ -321,6 +321,33 @@ def test_job_learns_without_a_request_that_its_claim_lapsed(store) -> None:
     assert job.lost.is_set()
 
 
+def test_extension_of_a_lost_claim_does_not_prolong_it(store, monkeypatch) -> None:
+    clock = ManualClock()
+    made(store, visible_s=60).put("a")
+    queue, watcher = Queue(store, PATH, world=clock), Queue(store, PATH, world=clock)
+    monkeypatch.setattr(queue._heartbeat, "add", lambda _: None)
+    job = queue.claim()
+    assert watcher.claim() is None
+    clock.advance(55)
+    for call in (job.check, lambda: job.extend(3600)):
+        with pytest.raises(ClaimLost, match="lapsed"):
+            call()
+    clock.advance(6)
+    assert watcher.claim().attempt == 2
+
+
+def test_heartbeat_keeps_an_extension_that_is_shorter(store, monkeypatch) -> None:
+    monkeypatch.setattr(job_module, "_BEATS", 6000)
+    monkeypatch.setattr(job_module, "_LINGER_S", 10 * PATIENCE_S)
+    queue = made(store)
+    queue.put("a")
+    with queue.claim(visible_s=60_000 * PATIENCE_S) as job:
+        until(lambda: queue._heartbeat._every_s)
+        job.extend(600)
+        until(lambda: next(iter(Queue(store, PATH)._writer.read()[0].claims.values())).beat >= 3)
+    queue.close()
+
+
 def test_heartbeat_keeps_the_claim_of_a_message_claimed_again(store, monkeypatch) -> None:
     clock = ManualClock()
     made(store, visible_s=60).put("a")

@@ -206,7 +206,7 @@ class AsyncStore:
     ) -> Outcome:
         """Create the object; return `Won`, `Lost` if it exists, or `Unknown`. Repeats requests until `timeout` (s).
 
-        With `create_once=True` you promise that no writer ever overwrites or deletes this path; then a lost answer can
+        With `create_once=True` you promise that no writer ever overwrites or deletes this path; a lost answer can
         always be settled.
 
         The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own`:

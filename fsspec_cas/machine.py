@@ -1,4 +1,4 @@
-"""Machine's clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck."""
+"""Clocks, randomness and ids; thread waits and starts that no interrupt leaves stuck."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ class Machine:
         return time.monotonic()
 
     def boot(self) -> tuple[str, str]:
-        """Id of the current boot (empty if unknown), and the host's name.
+        """Current boot's id (empty if unknown), and host's name.
 
         >>> boot_id, host = machine.boot()
         """

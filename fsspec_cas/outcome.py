@@ -19,7 +19,7 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 
 @dataclass(frozen=True, slots=True, order=False)
 class Version:
-    """Token that a store gave to one state of one object: an ETag, a generation, a file's stamp.
+    """Token that a store gave to one state of one object: ETag, generation, file's stamp.
 
     Versions are opaque and unordered. Where they are not unique (S3: the ETag is a hash), writing equal bytes brings an
     old version back.

@@ -139,7 +139,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a URL or config; absent ones are None. `on`: the lock's path."""
+    """Options of a URL or config; absent ones are None. `on`: lock's path."""
 
     url: str
     settings: LockSettings | None = None

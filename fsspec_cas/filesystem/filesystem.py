@@ -146,7 +146,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     `mode="create"` and "xb" are exclusive, and settled as in `Store`: a lost race raises `Refused`, an unknown outcome
     `OutcomeUnknown`.
 
-    The target is `fs`, or is created from `target_protocol` and `target_options`, which may also be given by name. With
+    The target is `fs`, or is created from `target_protocol` and `target_options`, which may be given by name. With
     `asynchronous`, local files and memory run in threads. `fo` is not used.
 
     Raises:

@@ -38,8 +38,8 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     """Test, once per process and bucket, that an undocumented S3 endpoint refuses false conditions.
 
     "Proof before a lock" in SPECIFICATION.md describes the test: 56 requests, on its own objects below the store's
-    root, which it then tries to delete. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout`
-    (seconds) is for the whole test, which takes at most 3 s more.
+    root, which it tries to delete. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds)
+    is for the whole test, which takes at most 3 s more.
 
     Raises:
         NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.

@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Commit's record about itself; `detail`: the delivery's kind, or the last completion that protect saw."""
+    """Commit's record about itself; `detail`: delivery's kind, or last completion that protect saw."""
 
     role: str
     month: int

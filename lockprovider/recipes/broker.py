@@ -142,7 +142,7 @@ _ANSWER_S = 20.0  # of a broker whose store is silent
 class Service:
     """Listens once created; calls `serve` on a thread for each peer that proves the key.
 
-    `host` None: a Unix socket in a private folder.
+    `host` None: Unix socket in a private folder.
     """
 
     def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
@@ -322,7 +322,7 @@ def check_broker(broker: bool | str) -> str | None:  # noqa: FBT001 - the value 
 class Broker(Generic[T]):
     """Hands a client's batches to the broker that the object names, or offers to be it.
 
-    `host`: a TCP interface, "" for a Unix socket, or None: does neither.
+    `host`: TCP interface, "" for a Unix socket, or None: does neither.
     """
 
     def __init__(

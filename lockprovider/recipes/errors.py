@@ -86,7 +86,7 @@ class NoLog(CoordinationError, LookupError):
 
 
 class Sealed(CoordinationError):
-    """The log takes no more records; nothing was appended. `successor`: the next log, if any."""
+    """The log takes no more records; nothing was appended. `successor`: next log, if any."""
 
     def __init__(self, message: str = "", successor: str = "") -> None:
         super().__init__(message, successor)

@@ -1,6 +1,6 @@
 """Hudi's storage lock (RFC-91), publishes fenced by it, and group commit.
 
-The life of a publish:
+Life of a publish:
 
 1. `lock.Lock.acquire` waits in the process's queue (`acquire`). `polling.next_action` chooses by the record: wait, or
    take it. `driver.Driver` feeds `machine.step`, the pure protocol, and sends the read or conditional write that it

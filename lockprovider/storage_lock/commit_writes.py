@@ -238,7 +238,7 @@ def _refused_by(request: CommitRequest, log: Log | None, all_pending: Collection
 class Applying:
     """Applies decided publishes in the log's order, or, if `unordered`, concurrently. What fails stays pending.
 
-    `last_applied`: the last publish known to be applied, with all before it.
+    `last_applied`: last publish known to be applied, with all before it.
     """
 
     def __init__(self, store: Store, world: World, notify: Callable[[], None]) -> None:

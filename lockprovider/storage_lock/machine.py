@@ -35,7 +35,7 @@ class RecordSeen:
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Take the lock as read, if allowed, leaving these `waiters`. `epoch`: the highest seen."""
+    """Take the lock as read, if allowed, leaving these `waiters`. `epoch`: highest seen."""
 
     seen: RecordSeen
     waiters: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A write is under way. `before`: the lease when sent."""
+    """A write is under way. `before`: lease when sent."""
 
     purpose: Purpose
     record: LockRecord

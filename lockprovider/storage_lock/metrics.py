@@ -7,11 +7,11 @@ A group commit counts as an acquisition, an inner acquisition does not.
     lock.acquire.precondition.failure    another client wrote before the take
     lock.acquired.others.error           a holder found another's record
     lock.state.unknown                   unknown outcome of a read or write of the record
-    lock.provider.fatal.error            no lock record, no heartbeat, a store that ignores conditions
+    lock.provider.fatal.error            no lock record, no heartbeat, store that ignores conditions
     lock.release.success, .failure       failure: also a lock broken or taken over before
     lock.dangling                        taken from a holder that let it lapse
     lock.throttled                       the store answered 429 or 503
-    lock.interrupted                     Ctrl-C, or a cancelled task, during an acquisition
+    lock.interrupted                     Ctrl-C, or cancelled task, during an acquisition
     lock.acquire.duration      timer     time held, at the release (Hudi's name)
     lock.request.latency       timer     an acquisition's duration, whatever its result
     lock.expiration.deadline   gauge     left of the old validity at a renewal; the new one after a take

@@ -1,4 +1,4 @@
-"""`LockProvider`: the lock with the interface of Hudi's own provider.
+"""`LockProvider`: lock with the interface of Hudi's provider.
 
 Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """

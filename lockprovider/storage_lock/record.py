@@ -382,7 +382,7 @@ def digest(data: bytes) -> str:
 class Entry:
     """One publish in the log; `data` is None if too large to keep.
 
-    `first`: the publish applied before; None also for an old entry.
+    `first`: publish applied before; None also for an old entry.
 
     >>> entry = lockprovider.LogEntry("state/7", "digest", b"seven")
     """

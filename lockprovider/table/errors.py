@@ -35,7 +35,7 @@ class UnsupportedSchema(TableError):
 
 
 class InvalidRecords(TableError):
-    """The rows cannot be written: a null or duplicate key, a missing column."""
+    """The rows cannot be written: null or duplicate key, missing column."""
 
 
 _SHOWN = 80
@@ -90,8 +90,8 @@ class Misfit:
     ) -> Misfit:
         """Misfit of a field that the table lacks.
 
-        `given`: its type; `names`: the table's fields in `parent` ("": columns); `near`: one that differs by case;
-        `alias`: the type's name for `pa.schema`, if it has one.
+        `given`: its type; `names`: table's fields in `parent` ("": columns); `near`: one that differs by case; `alias`:
+        type's name for `pa.schema`, if it has one.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

@@ -36,10 +36,10 @@ class TableSpec:
     `url_encode`, `buckets` and `table_type` cannot be changed later.
 
     Attributes:
-        schema: columns, without Hudi's own; or rows with them (a DataFrame, a pyarrow Table).
+        schema: columns, without Hudi's own; or rows with them (DataFrame, pyarrow Table).
         record_keys: columns that together identify a row. A single text names one column, here and below.
         partition_by: columns whose values make the folders.
-        ordering: column whose higher value wins between two rows with one key; None: the later commit wins.
+        ordering: column whose higher value wins between rows with one key; None: the later commit wins.
         hive_style: name folders `month=1` instead of `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
             `hoodie.datasource.write.partitionpath.urlencode`).

@@ -1,4 +1,4 @@
-"""`Table`: the public interface of a Hudi table."""
+"""`Table`: public interface of a Hudi table."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ class Table(TableContext):
         Each access reads the timeline. A version means the table after that commit. `as_of`, `changes`, `savepoint` and
         `restore` also accept:
 
-        - a `CommitResult`, or a `Commit` of `history()`
-        - the begin time of a savepoint
-        - another time (17 or 14 digits of UTC, ISO text with its zone, an aware datetime): the table after all commits
+        - `CommitResult`, or `Commit` of `history()`
+        - begin time of a savepoint
+        - another time (17 or 14 digits of UTC, ISO text with its zone, aware datetime): the table after all commits
           completed by then
 
         >>> table.to_arrow(as_of=table.version) == table.to_arrow()
@@ -172,8 +172,8 @@ class Table(TableContext):
 
         Args:
             columns: Hudi's own ones are allowed; None: all others.
-            filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
-                of tuples.
+            filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), pyarrow expression or
+                its list of tuples.
             partitions: paths, as folders are named.
             as_of: version, see `version`; `AsOf` has Hudi's own meaning of a time.
             read_optimized: read only base files: quicker, and as old as each file group's last compaction.
@@ -312,7 +312,7 @@ class Table(TableContext):
     def delete(
         self, keys: Rows | Where, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
     ) -> CommitResult:
-        """Delete rows by key and partition columns, or by a condition: SQL text or a pyarrow expression.
+        """Delete rows by key and partition columns, or by a condition: SQL text or pyarrow expression.
 
         Other columns of `keys` and unknown keys are ignored. A non-blocking writer also uses the ordering column, and
         then conflicts with no other writer. With a condition, rows that others add in new file groups after the

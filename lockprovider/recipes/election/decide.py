@@ -179,7 +179,7 @@ def goes_on(me: CandidateId, leading: Leading, observed: Observed | None) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Leader, its proclaimed `value`, and its term's begin (`since_ms`, its own wall clock).
+    """Leader, its proclaimed `value`, its term's begin (`since_ms`, its own wall clock).
 
     >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", value={"port": 80})
     >>> with election.lead() as term:

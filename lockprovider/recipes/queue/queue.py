@@ -140,7 +140,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         seq: int | None = None,
         fence: Any = None,
     ) -> Receipt:
-        """Put a message: JSON or bytes. A higher `priority` goes first; `delay_s` seconds must pass before delivery.
+        """Put a message: JSON or bytes. A higher `priority` goes first; `delay_s` seconds pass before delivery.
 
         With `producer` and `seq` it is put once: a producer's numbers rise, and come from one client at a time. With
         `dedupe` it is put once while the queue remembers the name (the last 1,000).

@@ -79,8 +79,8 @@ class _SegmentGone(Exception):
 class _Progress:
     """`tries`: results of each write, by its id.
 
-    `touched`: segments made or promoted; `base`: the version that the last try was to replace; `full`: why no messages
-    are added.
+    `touched`: segments made or promoted; `base`: version that the last try was to replace; `full`: why no messages are
+    added.
     """
 
     handover: Handover[QueueOperation]

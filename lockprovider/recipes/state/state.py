@@ -116,7 +116,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     "State files" in `lockprovider/recipes/README.md` has the promises.
 
     Args:
-        codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
+        codec: none for JSON, `bytes`, pydantic model's class, or object with `encode` and `decode`.
         default: makes a missing state's value.
         keep: revisions kept before the current one.
         edits: "exclusive": an update during an edit raises `StateLocked`; "advisory": the edit gets `StateConflict`.

@@ -1,4 +1,4 @@
-"""Terraform and OpenTofu on a state: their `http` backend's requests, and their S3 lock file.
+"""Terraform and OpenTofu on a state: their `http` backend's requests, and S3 lock file.
 
 `lockprovider/guides/terraform.md` lists the refused states (409), as by `terraform state push`.
 

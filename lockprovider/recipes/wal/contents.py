@@ -83,7 +83,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """One slot's records from `start` on; go on at `end`. `at_ms`: the writer's clock (epoch ms).
+    """One slot's records from `start` on; go on at `end`. `at_ms`: writer's clock (epoch ms).
 
     `sealed`: the log ends, without records; `successor` goes on.
 
@@ -229,7 +229,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Slot without records. `led`: the leader of `epoch` still leads. `sealed`: the next log, "", or None: open."""
+    """Slot without records. `led`: the leader of `epoch` still leads. `sealed`: next log, "", or None: open."""
 
     log: str
     slot: int = NOT_YET

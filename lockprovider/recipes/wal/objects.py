@@ -1,8 +1,8 @@
 """Requests on a log's objects, and its readers. No object is removed; each write is conditional.
 
-orders/log.json              settings, the floor, a hint of the end, readers' names and first slots
-orders/slots/00000017        the slot that is in this place
-orders/readers/to-hudi       the position of a reader
+orders/log.json              settings, floor, hint of the end, readers' names and first slots
+orders/slots/00000017        slot in this place
+orders/readers/to-hudi       position of a reader
 """
 
 from __future__ import annotations

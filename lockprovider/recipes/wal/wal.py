@@ -150,7 +150,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
         """Append alone: `with log.lead() as out:`. Other clients are refused until it ends, earlier ones for good.
 
-        `fence` (a lease, a term or an epoch) becomes the log's epoch, else the next one. With `producer` you number the
+        `fence` (lease, term or epoch) becomes the log's epoch, else the next one. With `producer` you number the
         records. After a leader's death no other client appends until the next `lead()`.
 
         Raises:

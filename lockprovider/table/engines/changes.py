@@ -43,7 +43,7 @@ _NO_ROWS = pa.nulls(0, pa.int64())  # `pa.array` would import pandas
 class KeyedChanges:
     """One partition's rows to upsert, with their keys, and keys to delete.
 
-    `values`: the deletes' ordering values, for a blind write.
+    `values`: deletes' ordering values, for a blind write.
     """
 
     rows: pa.Table

@@ -78,7 +78,7 @@ class Encoded(NamedTuple):
 class GroupWriter:
     """Writes the data files of instant `begin`, each after its marker, and never overwrites one.
 
-    `here`: the transaction's state, in its own process only; None makes it picklable.
+    `here`: transaction's state, in its own process only; None makes it picklable.
     """
 
     place: TablePlace

@@ -234,7 +234,7 @@ class TableConfig:
 
     @property
     def key_column(self) -> str | None:
-        """The one column whose values as text are the record keys, or None."""
+        """Column whose values as text are the record keys, or None."""
         known = self.keygenerator_type in _PLAIN_KEYGENS and not self.unknown_generator
         return self.record_keys[0] if known and len(self.record_keys) == 1 else None
 

@@ -63,7 +63,7 @@ _DIGITS = 17  # of a time; shorter times are stored by name
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Table at one position of a log; `slices`: the latest of each file group."""
+    """Table at one position of a log; `slices`: latest of each file group."""
 
     log: str
     position: int

@@ -268,8 +268,8 @@ class TableContext:
     def under(self: _Context, fence: Any) -> _Context:
         """The same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
 
-        A fence is a term, a lease, a job, or its epoch (a whole number from 1 on). It replaces the table's earlier
-        fence. README.md, "Fences", has named fences, and what is NOT promised.
+        A fence is a term, lease, job, or its epoch (a whole number from 1 on). It replaces the table's earlier fence.
+        README.md, "Fences", has named fences, and what is NOT promised.
 
         Raises:
             InvalidInput: `fence` has no epoch.

@@ -58,7 +58,7 @@ class CachedProperties:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Archive's files; `number`: the manifest's, 0 if nothing was archived.
+    """Archive's files; `number`: manifest's, 0 if nothing was archived.
 
     `version`: of the file with the number; None without it.
     """

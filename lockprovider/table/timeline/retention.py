@@ -66,7 +66,7 @@ Policy = KeepCommits | KeepHours | KeepVersions
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """Removable file names by partition. `earliest`: the oldest commit that stays complete, None by versions."""
+    """Removable file names by partition. `earliest`: oldest commit that stays complete, None by versions."""
 
     earliest: Instant | None
     files: Mapping[str, tuple[str, ...]]

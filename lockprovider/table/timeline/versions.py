@@ -258,7 +258,7 @@ class Order(str, Enum):
 class Window:
     """Commits for a consumer, with the table's states before and after them.
 
-    `checkpoint`: the consumer's next one, by the last of these commits, else the old one.
+    `checkpoint`: consumer's next one, by the last of these commits, else the old one.
     """
 
     commits: tuple[Instant, ...]

@@ -1,6 +1,6 @@
 """Transactions on a table: begin, write, propose, decide, and retry after a conflict.
 
-The life of a commit:
+Life of a commit:
 
 1. `transaction.transact` runs a function with a `Transaction`.
 2. An engine plans the rows (`engines.arrow.plan_write`) and begins (`start_here`). `lifecycle.start` chooses a begin

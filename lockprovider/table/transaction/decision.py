@@ -70,7 +70,7 @@ RULES: dict[str, Resolution] = {rule.__name__: rule for rule in _RESOLUTIONS}
 class Basis:
     """Knowledge of a proposal's writer.
 
-    `resolution`: the rule for conflicts. `snapshot`: the rows that it read, or None. `keys`: its new keys, if compared.
+    `resolution`: rule for conflicts. `snapshot`: rows that it read, or None. `keys`: its new keys, if compared.
     """
 
     config: TableConfig
@@ -474,7 +474,7 @@ def refuse(proposal: Proposal, done: Sequence[tuple[Instant, CommitMetadata]]) -
 class TableDecider:
     """`commit_rules.Decider` of one table in this process.
 
-    `latest`: the largest time on the timeline at the last judgement. `config`: for the visibility, until `refresh`.
+    `latest`: largest time on the timeline at the last judgement. `config`: for the visibility, until `refresh`.
     """
 
     def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:

@@ -119,7 +119,7 @@ def _refusal(state: State, step: Step) -> TableError:
 
 @dataclass(frozen=True, slots=True)
 class InstantKind:
-    """Purpose of an instant; `config`: the properties as its writer knows them."""
+    """Purpose of an instant; `config`: properties as its writer knows them."""
 
     action: Action
     operation: str
@@ -130,8 +130,8 @@ class InstantKind:
 class Started:
     """Pending instant of this writer, with a heartbeat.
 
-    `view`: the table read when it was pending, for the commit's first try. `creating`: the creation of the inflight
-    file. `pending`: a timeline with others' pending instants, if a check for dead writers is due.
+    `view`: table read when it was pending, for the commit's first try. `creating`: creation of the inflight file.
+    `pending`: timeline with others' pending instants, if a check for dead writers is due.
     """
 
     begin: str
@@ -190,7 +190,7 @@ class Started:
                 own_files = files if self.heartbeat.alive else None
                 if own_files is None or not rollback.roll_back_own(table, self.begin, own_files):
                     rollback.roll_back(table, self.begin, own=True)
-        finally:  # last, or others would roll back, too
+        finally:  # last, or others would roll back
             with contextlib.suppress(CasError):
                 self.heartbeat.stop()
 

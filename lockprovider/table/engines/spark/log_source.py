@@ -8,8 +8,8 @@ Options:
 - `path`
 - `storage_options`: JSON
 - `starting`: `earliest`, `latest` or `slot:offset`, for a query without a checkpoint
-- `max_slots`: the most slots at once
-- `reader`: the name of a reader in the log, which keeps the records that Spark has not committed. Without it, a query
+- `max_slots`: most slots at once
+- `reader`: name of a reader in the log, which keeps the records that Spark has not committed. Without it, a query
   that falls behind fails with `Trimmed`
 """
 

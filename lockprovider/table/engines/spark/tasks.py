@@ -182,8 +182,8 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 class Numbered:
     """File groups of one write, numbered by the driver.
 
-    `old`: the groups that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number
-    of its `buckets` new groups.
+    `old`: groups that may change. A partition's new group of bucket `b` is `-1 - b`; `new` is the first task number of
+    its `buckets` new groups.
     """
 
     old: Mapping[int, FileSlice]

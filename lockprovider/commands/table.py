@@ -172,7 +172,7 @@ def _timeline(arguments: Any) -> CommandAnswer:
     drawn = bars(table, tenures, last)
     picture = draw_timeline(drawn, f"{table.config().name} at {table.url}", tenures)
     arguments.svg.write_text(picture, encoding="utf-8")
-    fields = {"svg": str(arguments.svg), "instants": len(drawn), "holdings": len(tenures)}
+    fields = {"svg": str(arguments.svg), "instants": len(drawn), "holdings": len(held_during(drawn, tenures))}
     words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
     return CommandAnswer(fields, f"drew {len(drawn)} instants into {arguments.svg}{words}")
 
@@ -341,22 +341,31 @@ class Bar:
 
 def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = ()) -> str:
     """Bars as SVG text, with a lane of the lock if `tenures` overlap their time."""
-    placed, names = lanes(bars)
-    start = min((bar.start_ms for bar in bars), default=0)
-    end = max([bar.end_ms for bar in bars] + [start + 1])
-    shown: list[Box] = []
-    for tenure in tenures:
-        if tenure.end_ms >= start and tenure.start_ms <= end:
-            words = f"{tenure.owner} held the lock for {span(tenure.end_ms - tenure.start_ms)}"
-            shown.append(Box(max(tenure.start_ms, start), min(tenure.end_ms, end), INK, words))
+    (placed, names), shown = lanes(bars), held_during(bars, tenures)
     rows = [Lane("" if name in names[:n] else name, *_drawn(placed, n)) for n, name in enumerate(names)]
     rows += [Lane("the lock", shown)] if shown else []
     legend: list[Box | Mark] = [_box(kind, 0, 0, meaning) for kind, (_, meaning) in _LOOKS.items()]
     legend += [Box(0, 0, _WAIT, "waits for lock"), Box(0, 0, INK, "has the lock"), Mark(0, "diamond", INK, "savepoint")]
     waits = "waits for the lock are unknown, because no audit was kept"
-    if shown:
+    if tenures:
         waits = f"the lock's audit has the acquisition of {sum(bar.held_ms is not None for bar in bars)} of them"
     return draw_lanes(title, f"{count(len(bars), 'instant')}; {waits}", rows, legend=legend)
+
+
+def held_during(bars: Sequence[Bar], tenures: Sequence[Tenure]) -> list[Box]:
+    """A box for each tenure that overlaps the bars' time, cut to it."""
+    start = min((bar.start_ms for bar in bars), default=0)
+    end = max([bar.end_ms for bar in bars] + [start + 1])
+    return [
+        Box(
+            max(tenure.start_ms, start),
+            min(tenure.end_ms, end),
+            INK,
+            f"{tenure.owner} held the lock for {span(tenure.end_ms - tenure.start_ms)}",
+        )
+        for tenure in tenures
+        if tenure.end_ms >= start and tenure.start_ms <= end
+    ]
 
 
 def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:

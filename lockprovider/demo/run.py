@@ -577,8 +577,8 @@ def run(job: Job, out: Path | None) -> Report:
     """Create the table, run the processes, compare, draw the file `out` (default: in a new folder).
 
     Returns the report. Sets JAVA_HOME; prints progress; leaves logs in a new folder; rolls back dead processes' writes.
-    Ctrl-C ends all. Errors of the final read are only reported. Stopped: it may have written; other errors: nothing was
-    written.
+    Ctrl-C ends all. Errors of the final read are only reported. Stopped: it may have written; NoJava, ImportError,
+    CasError, TableError: it has not.
     """
     world = Machine()
     started_s = world.monotonic_s()

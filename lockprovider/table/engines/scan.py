@@ -122,7 +122,7 @@ class Scan:
         return dask.read(self)
 
     def count(self) -> int:
-        """Count the rows. Reads one column of the record key.
+        """Count the rows. Reads one of Hudi's own columns.
 
         >>> scan.count()
         1

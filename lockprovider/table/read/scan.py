@@ -89,8 +89,8 @@ def plan_scan(
     full = hudi_schema.with_meta(schema)
     result = selected(schema, columns)
     slices = snapshot.within(partitions)
-    # A count without columns reads one column.
-    least = result if result.names else pa.schema([full.field(config.record_keys[0])])
+    # A count without columns reads one column, which each table has.
+    least = result if result.names else pa.schema([full.field(hudi_schema.COMMIT_TIME)])
     if where is None:
         return ScanPlan(slices, result, least, None, None, merged=_merge_plan(slices, full, least, config))
     row_filter = filter_of(where, full)

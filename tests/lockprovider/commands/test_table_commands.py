@@ -356,6 +356,9 @@ def test_timeline_draws_lock_waits_from_the_audit_or_says_they_are_unknown(folde
     set_enabled(store, places(HUDI_LOCK_PATH).switch, enabled=True, timeout_s=10)
     logs = [AuditLog(store), AuditLog(store)]
     other, table = Lock(store, audit=logs[0]), Table(store, str(folder), settings=SETTINGS, audit=logs[1])
+    with other.acquire():
+        pass  # before what is drawn
+    upsert(table, (1, "a", 76))
     txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", 77)))
     with ThreadPoolExecutor(1) as pool:
@@ -365,7 +368,8 @@ def test_timeline_draws_lock_waits_from_the_audit_or_says_they_are_unknown(folde
             time.sleep(0.3)  # so long is the wait that is to be seen
         commit = done.result()
     assert all(log.flush() for log in logs)
-    run("timeline", folder, "--svg", svg)
+    said = run("timeline", folder, "--svg", svg, "--last", 1, "--json").said
+    assert said["holdings"] == sum("held the lock for" in t and "until" not in t for t in titles_of(svg))
     mine = [title for title in titles_of(svg) if title.startswith(commit.instant)]
     assert sum("waited for the lock for" in title and "at most" in title for title in mine) == 1
     assert sum("held the lock for" in title and "until its commit" in title for title in mine) == 1

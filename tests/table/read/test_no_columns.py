@@ -25,3 +25,14 @@ def test_read_of_no_columns_has_rows(tmp_path: Path, kind: str) -> None:
         assert sum(batch.num_rows for batch in scan.to_reader()) == scan.count() == count
         assert len(by_dask.read(table.scan([], where))) == count
     assert table.to_arrow([]).schema.names == []
+
+
+@pytest.mark.parametrize("keys", ["", "nested.id"])
+def test_table_that_can_only_be_read_is_counted(tmp_path: Path, keys: str) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1), (2, "a", 2))
+    properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    stated = "hoodie.table.recordkey.fields="
+    properties.write_text(properties.read_text().replace(f"{stated}id", f"{stated}{keys}"))
+    fresh = Table.open(table.url)
+    assert (fresh.config().record_keys, fresh.count()) == ((keys,) if keys else (), 2)

@@ -79,12 +79,13 @@ class _SegmentGone(Exception):
 class _Progress:
     """`tries`: results of each write, by its id.
 
-    `touched`: segments made or promoted; `base`: version that the last try was to replace; `full`: why no messages are
-    added.
+    `in_doubt`: one's outcome is unknown. `touched`: segments made or promoted; `base`: version that the last try was to
+    replace; `full`: why no messages are added.
     """
 
     handover: Handover[QueueOperation]
     tries: dict[str, list[Any]] = field(default_factory=dict)
+    in_doubt: bool = False
     touched: set[str] = field(default_factory=set)
     base: Version | None = None
     full: QueueFull | None = None
@@ -184,8 +185,8 @@ class QueueWriter:
         """Carry out the batch on a copy, and write changes; return results ([]: read again), and any outcome.
 
         Notes tries in `progress`. A won write is cached, wakes callers for added messages, and removes segments it no
-        longer names. Errors pass, after an earlier sending as OutcomeUnknown. QueueFull is each one's result; but at
-        first, if only some operations add messages, the next try refuses these.
+        longer names. Errors pass, as OutcomeUnknown while an earlier try is in doubt. QueueFull is each one's result;
+        but at first, if only some operations add messages, the next try refuses these.
         """
         tries = progress.tries
         try:
@@ -195,7 +196,7 @@ class QueueWriter:
         except _SegmentGone:
             return [], None
         except (StoreError, CoordinationError) as error:
-            if progress.is_sent:
+            if progress.in_doubt or any(progress.handover.handed):
                 raise self._unknown(str(error)) from error
             if not isinstance(error, QueueFull):
                 raise
@@ -205,6 +206,7 @@ class QueueWriter:
             return [], None
         if outcome is not None:
             tries[batch], progress.base = results, version
+            progress.in_doubt |= isinstance(outcome, Unknown)
         if isinstance(outcome, Won):
             self._cached = (outcome.version, with_messages(draft, {}))
             self._note(draft, draft.waiting - contents.waiting)

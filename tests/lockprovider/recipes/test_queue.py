@@ -1138,6 +1138,22 @@ def test_message_without_room_fails_no_other_operation_of_its_batch(store) -> No
     assert queue._writer.commit(puts[:1]) == [16]
 
 
+def test_message_without_room_after_a_lost_race_is_refused(store) -> None:
+    other, dense = made(store), [1] * 130_000
+    other.put_many([dense] * 14, key=lambda _: "k")
+
+    class Late(Faulty):
+        async def put(self, write, data, *, timeout_s):
+            if "put" not in self.calls:
+                other.put(dense, key="k")
+            return await super().put(write, data, timeout_s=timeout_s)
+
+    late = Late(store.backend, {})
+    with pytest.raises(QueueFull):
+        Queue(Store(late, store.root), PATH).put(dense, key="k")
+    assert (late.calls.count("put"), other.stat().ready) == (1, 15)
+
+
 def test_unknown_end_of_a_claim_is_a_malformed_queue(store) -> None:
     queue = made(store)
     queue.put("a")

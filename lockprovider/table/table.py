@@ -294,8 +294,9 @@ class Table(TableContext):
         """Insert rows, or replace them if their key is in the same partition; delete the keys in `deletes`.
 
         The rows have all columns of the table. Of several rows with one key, stored ones too, the highest value in the
-        ordering field wins; without that field the last row. A key in both arguments is deleted. With `check_keys`, a
-        key that another writer inserted since the snapshot is a conflict. Other arguments: see `append`.
+        ordering field wins; without that field the last row. A key in both arguments is deleted, as by `delete`. With
+        `check_keys`, a key that another writer inserted since the snapshot is a conflict. Other arguments: see
+        `append`.
 
         Raises:
             InvalidRecords, UnsupportedSchema: as `append`; also for a missing column.

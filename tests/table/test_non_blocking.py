@@ -204,6 +204,18 @@ def test_appends_and_deletes_with_values_are_blind_too(table: Table) -> None:
     assert seen(table) == [(2, "a", "high", 8), (4, "a", "x", 1)]
 
 
+@pytest.mark.parametrize("kind", ["blind", "merge_on_read", "copy_on_write"])
+@pytest.mark.parametrize("value", [5, 15])
+def test_key_to_upsert_and_to_delete_is_deleted_by_every_writer(tmp_path: Path, kind: str, value: int) -> None:
+    spec = SPEC if kind == "blind" else replace(SPEC, table_type=kind)
+    table = Table.create(str(tmp_path / "t"), spec, settings=BLIND if kind == "blind" else SETTINGS)
+    table.upsert(rows((1, "a", "x", 7), (2, "a", "x", 20)))
+    table.upsert(rows((1, "a", "y", 9), (1, "a", "y", 10)), deletes=gone((1, "a", value), (9, "b", value)))
+    assert seen(table) == [(2, "a", "x", 20)]
+    table.upsert(rows((2, "a", "y", 10)), deletes=gone((2, "a", value)))
+    assert seen(table) == ([(2, "a", "x", 20)] if kind == "blind" else [])
+
+
 def test_deletes_of_a_transaction_are_blind_if_all_have_values(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 5), (2, "a", "x", 5)))
     with another(table).transaction() as txn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -159,17 +159,13 @@ def rewrite_partition(
     """While iterated, write a partition's changes to `slices` and new file groups, `limit` files at once.
 
     `slices`: all the partition's. Of a key's rows, the stored one too, the highest ordering value wins, else the last;
-    deletes win, unless a stored row exceeds their `changes.values`. A rerun with equal token `task` and changes finds
-    the first files.
+    deletes win, unless a stored row exceeds their `changes.values` and the key's `changes.rows`. A rerun with equal
+    token `task` and changes finds the first files.
     """
-    rows, keys = changes.rows, changes.keys
-    if len(changes.deletes):
-        is_kept = pc.invert(pc.is_in(keys, value_set=changes.deletes))
-        rows, keys = rows.filter(is_kept), keys.filter(is_kept)
     if writer.config.bucket_index is not None:
-        kept = replace(changes, rows=rows, keys=keys)
-        yield from _done(_bucket_rewrites(writer, slices, partition, kept, task), limit)
+        yield from _done(_bucket_rewrites(writer, slices, partition, changes, task), limit)
         return
+    rows, keys = merge.without(changes.rows, changes.keys, changes.deletes)
     rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
     rows, slices = rows.combine_chunks(), list(slices)
     if writer.config.is_merge_on_read:
@@ -285,8 +281,8 @@ def _bucket_rewrites(
         file_slice = groups.get((partition, bucket))
         if file_slice is not None:
             yield partial(writer.rewrite, file_slice, *part, ended, token, delete_values=valued)
-        elif len(upserted):
-            yield partial(writer.insert, partition, *part, token, bucket_id(writer.begin, bucket, partition))
+        elif len((kept := merge.without(*part, ended))[1]):
+            yield partial(writer.insert, partition, *kept, token, bucket_id(writer.begin, bucket, partition))
 
 
 def announce_buckets(

@@ -26,9 +26,9 @@ from fsspec_cas.outcome import won_or_lost
 from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file, encoding
-from lockprovider.table.files.encoding import WrittenFile, all_fresh, encode_log, refuse_unordered
-from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
-from lockprovider.table.files.merge_log import MergeRule, order_of
+from lockprovider.table.files.encoding import WrittenFile, all_fresh, encode_log, refuse_unordered, values_of_deletes
+from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched, without
+from lockprovider.table.files.merge_log import MergeRule, at_least, order_of
 from lockprovider.table.files.place import FooterNote, TablePlace
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows, rows_of_keys
 from lockprovider.table.format import bloom, keygen, layout
@@ -188,7 +188,7 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. Deletes win."""
+        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. See `log`."""
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
@@ -231,17 +231,20 @@ class GroupWriter:
     ) -> WriteStat | None:
         """Create a marker and a log file of rows with unique keys and of deletes; None, writing nothing, if empty.
 
-        A key in both is deleted. Without `delete_values` reads the slice, and deletes only keys that it has. Raises as
-        `encode_log`, and `Aborted` as `put_slice`.
+        A key in both is deleted, at the higher of their ordering values. Without `delete_values` reads the slice, and
+        deletes only keys that it has. Raises as `encode_log` and `values_of_deletes`, and `Aborted` as `put_slice`.
         """
-        is_kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
         found_deletes = None
         if delete_values is not None:
-            found_deletes = pa.table([delete_keys, delete_values], names=[hudi_schema.RECORD_KEY, *rule.ordering])
+            of_upserts = base_file.array_of(rows.column(*rule.ordering)).take(pc.index_in(delete_keys, value_set=keys))
+            is_higher = pa.array(at_least([of_upserts], [delete_values]))
+            values = pc.if_else(is_higher, of_upserts, delete_values)
+            found_deletes = pa.table([delete_keys, values], names=[hudi_schema.RECORD_KEY, *rule.ordering])
+            values_of_deletes(self.config, found_deletes)
         elif len(delete_keys):
             found_deletes = rows_of_keys(self.place, old, self.schema, rule, delete_keys)
-        rows, keys = rows.filter(is_kept), keys.filter(is_kept)
+        rows, keys = without(rows, keys, delete_keys)
         deletes = with_meta(self.schema).empty_table() if found_deletes is None else found_deletes
         if not rows.num_rows and not deletes.num_rows:
             return None

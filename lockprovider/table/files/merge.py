@@ -177,6 +177,13 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
     return rows.take(positions), keys.take(positions)
 
 
+def without(rows: pa.Table, keys: pa.Array, deletes: pa.Array) -> tuple[pa.Table, pa.Array]:
+    if not len(deletes):
+        return rows, keys
+    is_kept = pc.invert(pc.is_in(keys, value_set=deletes))
+    return rows.filter(is_kept), keys.filter(is_kept)
+
+
 def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
     before, after = keys[:-1], keys[1:]
     lengths = pc.binary_length(before), pc.binary_length(after)

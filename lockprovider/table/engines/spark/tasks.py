@@ -25,6 +25,7 @@ from lockprovider.table.engines.changes import (
 from lockprovider.table.files.base_file import bucket_groups
 from lockprovider.table.files.encoding import refuse_unordered, values_of_deletes
 from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.files.merge import without
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import columns_to_merge, merged_rows
 from lockprovider.table.format import schema as hudi_schema
@@ -268,8 +269,8 @@ def rewriter(
                 values = values_of_deletes(writer.config, writer.deletes(changes.filter(deletes), valued=True))
             stat = writer.rewrite(file_slice, rows, keys, deleted, _token(group), delete_values=values)
         else:
-            is_kept, bucket = pc.invert(pc.is_in(keys, value_set=deleted)), -1 - group
-            rows, keys, stat = rows.filter(is_kept), keys.filter(is_kept), None
+            rows, keys = without(rows, keys, deleted)
+            bucket, stat = -1 - group, None
             if len(keys):
                 of_bucket = bucket_id(writer.begin, bucket, partition)
                 of_hash = group_id(writer.begin, "group", partition, bucket)

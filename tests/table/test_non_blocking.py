@@ -191,6 +191,23 @@ def test_refused_second_write_does_not_make_the_first_a_read(table: Table) -> No
     assert seen(table) == [(1, "a", "late", 7)]
 
 
+def test_reading_write_after_a_failed_blind_one_conflicts(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 5)))
+    late = another(table)
+    assert late.schema().names == COLUMNS.names
+    txn = Transaction(late, pinned=False)
+    table.add_columns(pa.schema([("note", pa.string())]))
+    with pytest.raises(InvalidRecords, match="note is missing"):
+        engine.write(txn, rows((1, "a", "late", 7)))
+    engine.write(txn, deletes=keys((1, "a")))
+    with_note = rows((1, "a", "y", 6)).append_column("note", pa.array([None], pa.string()))
+    table.upsert(with_note)
+    with pytest.raises(WriteConflict):
+        txn.commit()
+    txn.rollback()
+    assert table.to_arrow().to_pylist() == with_note.to_pylist()
+
+
 def test_appends_and_deletes_with_values_are_blind_too(table: Table) -> None:
     table.append(rows((1, "a", "x", 5), (2, "a", "x", 5)))
     with pytest.raises(InvalidRecords, match="more than once"):

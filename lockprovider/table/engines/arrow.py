@@ -73,8 +73,7 @@ def start_here(
     `blindly`: partitions to write without reading stored rows; may first commit anchors (empty base files) for them. A
     JVM writer's unmarked buckets raise UnsupportedTable.
     """
-    if blindly is not None:
-        txn.write_blindly(blindly)
+    txn.write_blindly(blindly)
     schema, changes = txn.begin_to_write(), plan.changes
     if not schema.equals(plan.planner.schema):
         changes = plan.split(txn.planner(schema))

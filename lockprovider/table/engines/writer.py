@@ -45,8 +45,7 @@ def start_for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str
     `blindly`: partitions to write without reading rows, if `may_be_blind`; commits missing anchors first.
     WriteConflict: the table's columns are no longer `schema`. UnsupportedTable: a JVM writer's unmarked buckets.
     """
-    if blindly is not None:
-        txn.write_blindly(blindly)
+    txn.write_blindly(blindly)
     if not txn.begin_to_write().equals(schema):
         raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
     txn.start()

@@ -252,12 +252,14 @@ class Transaction:
                 )
             return
 
-    def write_blindly(self, partitions: Collection[str]) -> None:
-        """If it `may_be_blind` and has not begun, write blindly, on a later timeline.
+    def write_blindly(self, partitions: Collection[str] | None) -> None:
+        """If it `may_be_blind` and has not begun, write these partitions blindly, on a later timeline; None: do not.
 
         First commits missing anchors under the lock; raises `Aborted` while a restore is pending.
         """
-        if self.may_be_blind and self.state is State.OPEN:
+        if partitions is None:
+            self._is_blind = False  # as a failed write was
+        elif self.may_be_blind and self.state is State.OPEN:
             anchors.ensure_anchors(self.table, partitions)
             self._is_blind, self._timeline = True, None
 

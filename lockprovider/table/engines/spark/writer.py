@@ -201,7 +201,7 @@ class WriteJob:
     def _commit(self, table: TableContext, written: list[TaskResult], batch_id: BatchId | None) -> CommitResult | None:
         """Commit the tasks' files or staged rows; return None for a stream's empty batch.
 
-        An empty batch or error rolls back. AlreadyCommitted: the table has the batch. Then removes staged files.
+        An empty batch or error rolls back. Removes the tasks' staged files. AlreadyCommitted: the table has the batch.
         """
         if self.hudi_write.gathers:
             files = [file for result in written for file in result.staged]

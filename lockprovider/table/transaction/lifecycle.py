@@ -6,7 +6,7 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `HoodieHeartbeatClient`, `Transact
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -286,6 +286,19 @@ class _Undecided:
     restoring: Timeline | None = None
 
 
+@contextlib.contextmanager
+def _in_doubt(unknown: PublishUnknown | None, *final: type[Exception]) -> Iterator[None]:
+    """Raise `unknown`, if there is one, in place of the block's error, unless that is `final`."""
+    try:
+        yield
+    except final:
+        raise
+    except Exception as error:
+        if unknown is None:
+            raise
+        raise unknown from error
+
+
 class Committing:
     """Commit of one proposal, decided by one call of `run`."""
 
@@ -334,10 +347,11 @@ class Committing:
             if isinstance(outcome, str):
                 return outcome
             unknown, others_can_judge = outcome.unknown or unknown, others_can_judge and not outcome.hold
-            if outcome.restoring is not None and not rollback.finish_dead_restores(table, outcome.restoring):
-                raise unknown or Aborted(
-                    "a restore of the table is not finished; wait for it, or repeat the restore, then begin again"
-                )
+            with _in_doubt(unknown):
+                if outcome.restoring is not None and not rollback.finish_dead_restores(table, outcome.restoring):
+                    raise Aborted(
+                        "a restore of the table is not finished; wait for it, or repeat the restore, then begin again"
+                    )
         raise unknown or Aborted(
             f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again"
         )
@@ -413,18 +427,12 @@ class Committing:
         """Acquire the lock, and judge and publish as `_commit_under`.
 
         `unknown`: the error of an earlier try, whose intent may still be decided. Then a refusal repeats this once with
-        the log ended, so that it cannot; if store or lock fails, it raises `unknown`.
+        the log ended, so that it cannot; after another error, it raises `unknown`.
         """
-        try:
+        with _in_doubt(unknown, *_REFUSED):
             with contextlib.suppress(*_REFUSED if unknown is not None else ()):
                 return self._commit_under(self._acquire())
             return self._commit_under(self._acquire(keeps_log=False))
-        except _REFUSED:
-            raise
-        except Exception as error:
-            if unknown is not None:
-                raise unknown from error
-            raise
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:
         table = self._table

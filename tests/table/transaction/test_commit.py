@@ -187,12 +187,18 @@ def test_commit_of_unknown_outcome_is_held_in_doubt_and_stays_unknown(
     assert tries == ["group"] + ["hold, in doubt"] * 7
 
 
+@pytest.mark.parametrize("refused", [None, NotAcquired("another holds it")], ids=["it lives", "no lock"])
 def test_commit_of_unknown_outcome_stays_unknown_when_a_restore_begins(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, refused: Exception | None
 ) -> None:
+    def finish(*_: object) -> bool:
+        if refused is not None:
+            raise refused
+        return False
+
     unknown = PublishUnknown("no answer")
     tried(monkeypatch, _Undecided(hold=True, unknown=unknown, restoring=table.timeline()))
-    monkeypatch.setattr(rollback, "finish_dead_restores", lambda *_: False)
+    monkeypatch.setattr(rollback, "finish_dead_restores", finish)
     with pytest.raises(PublishUnknown, match="no answer"):
         upsert(table, (1, "a", 2))
 

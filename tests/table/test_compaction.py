@@ -24,6 +24,7 @@ from lockprovider.table import (
     HistoryGone,
     KeepActive,
     KeepCommits,
+    KeepVersions,
     Table,
     TableSettings,
     UnsupportedTable,
@@ -212,6 +213,18 @@ def test_write_of_a_group_that_is_being_compacted_does_not_conflict(table: Table
     Table.open(table.url, settings=SETTINGS).compact()
     txn.commit()
     assert content(table) == by_hudi_rs(table) == [(1, "a", "beside", 9), (3, "b", "y", 6)]
+
+
+def test_clean_keeps_files_of_a_compaction_planned_during_an_overwrite(table: Table) -> None:
+    for value in "xy":
+        table.upsert(rows((1, "a", value, 5)))
+    with table.transaction() as overwriting:
+        overwriting.overwrite(rows((2, "a", "y", 5)), ["a"])
+        overwriting._write()
+        assert table.schedule_compaction()
+    table.clean(KeepVersions(3))
+    table.compact()
+    assert content(table) == by_hudi_rs(table) == [(2, "a", "y", 5)]
 
 
 def test_clean_after_compaction_removes_whole_slices(table: Table) -> None:

@@ -59,8 +59,8 @@ class CleanResult:
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
     """Finish dead cleaners' plans, then plan a clean by `policy` (None: the settings') and delete its files.
 
-    Takes the lock to plan and to complete. Returns the finished cleans, then its own, unless another is pending or
-    nothing is to delete. `dry_run` changes nothing, and returns only its own, without times.
+    Takes the lock to plan and to complete. Returns the finished cleans, then its own, unless another or a
+    restore is pending, or nothing is to delete. `dry_run` changes nothing, and returns only its own, without times.
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
@@ -78,7 +78,7 @@ def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
     """Store a clean's plan under the lock, with a heartbeat until `alive` closes; return begin time and plan.
 
-    None, storing nothing, if a clean is pending or nothing is to delete.
+    None, storing nothing, if a clean or restore is pending or nothing is to delete.
     """
     with table.locked() as lease:
         plan, timeline = _plan(table, policy)
@@ -114,7 +114,7 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
         timeline,
         paths,
         now_ms=now_ms,
-        replaced_by={group: done.begin for done, groups in replaced.items() for group in groups},
+        replaced_by={group: done.completion or done.begin for done, groups in replaced.items() for group in groups},
         protected=frozenset(path for savepoint in saved.values() for path in savepoint.paths),
         archived=table.current.completions_of(timeline, paths),
         written_ms=plans.written_ms(table, policy, now_ms),

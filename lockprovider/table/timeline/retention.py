@@ -85,10 +85,13 @@ def removable(
 ) -> Removable:
     """Files that neither `policy` nor a pending write needs, and those whose instant was removed.
 
-    List `paths` BEFORE `timeline`. `replaced_by`: the begin of the replacecommit that ended a group. `protected`: paths
-    to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
+    None while a restore is pending, which may bring back any slice. List `paths` BEFORE `timeline`. `replaced_by`: the
+    completion time of the replacecommit that ended a group; a plan from before that may need the group. `protected`:
+    paths to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
     """
     paths, earliest = tuple(paths), earliest_retained(policy, timeline, now_ms, written_ms)
+    if timeline.pending(Action.RESTORE):
+        return Removable(earliest, {})
     # A pending write may rewrite slices that were the latest at its begin.
     since = min([*([earliest.begin] if earliest else []), *timeline.unfinished], default=None)
     taken = {*files_of_no_instant(timeline, paths)}
@@ -123,7 +126,7 @@ def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: s
     """Begin times of one file group's slices to keep: the latest, those from `since` on, and one before.
 
     `KeepVersions` adds the latest `versions`; without `since`, other policies keep all. Appends `replaced_by`, the
-    begin of the write that ended the group, to `begins` (oldest first), unless None; it counts as the latest.
+    completion time of the write that ended the group, to `begins` (oldest first), unless None; it counts as the latest.
     """
     versions = policy.versions if isinstance(policy, KeepVersions) and replaced_by is None else 1
     if replaced_by is not None:

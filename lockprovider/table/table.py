@@ -18,7 +18,7 @@ from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.scan import Scan, short_for
-from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.format.compatibility import SettingChange
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint
@@ -426,7 +426,8 @@ class Table(TableContext):
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs (default: by the settings' retention).
 
-        Finishes dead cleaners' plans first, and returns these results. While another cleaner runs, plans nothing.
+        Finishes dead cleaners' plans first, and returns these results. Plans nothing while another cleaner
+        runs, or a restore is pending.
 
         Raises:
             InvalidSettings: the policy would keep nothing.
@@ -576,8 +577,12 @@ class Table(TableContext):
         >>> table.sweep()  # no writer has died
         ()
         """
-        cleans = [done.instant for done in clean.finish_dead_cleans(self)]
-        return (*rollback.sweep(self), *cleans)
+        try:
+            begins = rollback.sweep(self)
+        except Aborted:  # of a rollback that stays
+            clean.finish_dead_cleans(self)
+            raise
+        return (*begins, *(done.instant for done in clean.finish_dead_cleans(self)))
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
         """Roll back a pending write of a dead writer; with `force` also of a living one, which gets `Aborted`.

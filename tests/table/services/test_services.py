@@ -20,6 +20,7 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider import InvalidSettings, LeaseLost
 from lockprovider.table import (
     Aborted,
+    Corrupt,
     HistoryGone,
     InvalidRecords,
     Mode,
@@ -403,6 +404,26 @@ def test_sweep_keeps_traces_of_a_dead_writer_not_yet_rolled_back(
     assert orphans(folder) == set()
 
 
+def test_sweep_rolls_dead_writers_back_beside_an_unreadable_clean_plan(
+    table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_and_new(table)
+    cleaner = Table.open(table.url, settings=SETTINGS)
+    monkeypatch.setattr(cleaner.store, "delete_all", _fails)
+    with pytest.raises(OSError, match="pulled"):
+        cleaner.clean(KeepVersions(1))
+    (planned,) = table.timeline().pending(Action.CLEAN)
+    (folder / ".hoodie" / "timeline" / f"{planned}.clean.requested").write_bytes(b"")
+    dead = Transaction(table)
+    engine.write(dead, upserts=rows((9, "c", 9)))
+    dead.leave()
+    for begin in (planned, dead.begin):
+        let_beat_age(folder / ".hoodie" / ".heartbeat" / begin)
+    with pytest.raises(Corrupt):
+        table.sweep()
+    assert not table.timeline().pending_writes
+
+
 def test_clean_plan_is_finished_by_another_cleaner_once_its_owner_is_dead(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -561,6 +582,21 @@ def test_restore_undoes_later_commits_and_the_table_goes_on(table: Table, folder
     upsert(table, (1, "a", 50))
     assert same(table) == {(1, "a", 50), (2, "b", 0)}
     assert table.restore(table.history()[-1].instant).taken_back == ()
+
+
+def test_clean_leaves_the_files_that_an_unfinished_restore_brings_back(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upsert(table, (1, "a", 1))
+    version = table.version
+    overwrite(table, ["a"], (2, "a", 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(rollback, "_undo", _fails)
+        with pytest.raises(OSError, match="pulled"):
+            table.restore(version)
+    assert table.clean(KeepVersions(1), dry_run=True) == table.clean(KeepVersions(1)) == ()
+    table.restore(version)
+    assert same(table) == {(1, "a", 1)}
 
 
 def test_writer_that_read_restored_away_commits_gives_way(table: Table) -> None:

@@ -109,10 +109,14 @@ class Committer:
         try:
             with self._guard:
                 if self._thread is None or not self._thread.is_alive():
-                    worker = Worker(self._serve, "group-commit")
-                    worker.start()  # if it fails, none was added
-                    self._thread = worker
+                    self._thread = Worker(self._serve, "group-commit")
                     atexit.register(self._at_exit)
+                    try:
+                        self._thread.start()  # even if interrupted here
+                    except RuntimeError:
+                        self._thread = None
+                        atexit.unregister(self._at_exit)
+                        raise
                 self.resting.clear()
                 self._new.append((request, known))
                 is_wanted = True

@@ -14,6 +14,8 @@ from patience import PATIENCE_S, until
 
 from fsspec_cas import InvalidInput, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
+from fsspec_cas.bridge.threads import Background
+from fsspec_cas.machine import Worker
 from fsspec_cas.outcome import Write
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Decided, Hold, Intent, Lock, LockSettings, Void
@@ -72,6 +74,30 @@ def test_commit_raises_when_no_thread_can_start_and_the_next_one_retries(
             commit(lock, "second")
     assert started(lock, wanted(store, "third")).result(PATIENCE_S) == Decided("third.1")
     assert there(store) == {"first", "third"}
+
+
+def test_ctrl_c_while_the_thread_starts_leaves_one_thread_for_the_next_commit(
+    store: Store, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer, start, workers, go = lock._client.committer, Worker.start, list[Worker](), threading.Event()
+    turn = committer._turn
+
+    def interrupted(worker: Worker, **options: bool) -> None:
+        start(worker, **options)
+        if worker.name == "group-commit":
+            workers.append(worker)
+            if len(workers) == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(committer, "_turn", lambda: turn() if go.wait(PATIENCE_S) else None)
+    monkeypatch.setattr(Worker, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        commit(lock, "second")
+    publishing = Background().begin(lambda: lock.commit(wanted(store, "third"), RULES))
+    until(lambda: committer._new or len(workers) > 1)
+    go.set()
+    assert publishing.result(PATIENCE_S) == Decided("third.1")
+    assert len(workers) == 1
 
 
 @pytest.mark.parametrize("how", ["never sent", "no answer"])

@@ -6,12 +6,14 @@ import inspect
 import json
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.arguments import LARGEST_NUMBER, check_function, check_text, shown
+from fsspec_cas.bridge.threads import Later
 from lockprovider.bounded import DEEPEST_VALUE, LARGEST_OBJECT, as_whole, check_fits
 from lockprovider.recipes.errors import MalformedObject, SequenceGap
 from lockprovider.words import is_storable
@@ -137,6 +139,36 @@ class NumberRanges:
         self._ranges.insert(index, (first, last))
         if len(self._ranges) > _MOST_RANGES:
             del self._ranges[0]
+
+
+class AcknowledgedNumbers:
+    """Numbers of a producer's successful writes. Not thread-safe.
+
+    It looks at the futures of the writes: a callback may run after the caller has the result, or in a caller that holds
+    the lock around this object.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = NumberRanges()
+        self._waiting: deque[tuple[int, Later[Any]]] = deque()
+
+    def add_waiting(self, number: int, answer: Later[Any]) -> None:
+        self._waiting.append((number, answer))
+
+    def note_ended(self, number: int) -> bool:
+        """Note the numbers of ended writes, in the order added; return whether a write of `number` succeeded."""
+        while self._waiting and self._waiting[0][1].done():
+            ended, answer = self._waiting.popleft()
+            if not answer.cancelled() and answer.exception() is None:
+                self._numbers.add(ended)
+        return number in self._numbers
+
+    def waiting(self) -> list[Later[Any]]:
+        return [answer for _, answer in self._waiting if not answer.done()]
+
+    def forget_waiting(self) -> None:
+        """Forget the writes under way, which never end in a forked child."""
+        self._waiting.clear()
 
 
 @dataclass(slots=True)

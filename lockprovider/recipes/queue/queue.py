@@ -36,7 +36,7 @@ from lockprovider.recipes.queue.operations import (
     Touch,
 )
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import UNNAMED, NumberRanges, check_call, check_producer, epoch_of, not_async
+from lockprovider.recipes.values import UNNAMED, AcknowledgedNumbers, check_call, check_producer, epoch_of, not_async
 
 _TIMEOUT_S = 60.0
 _CHUNK = 1000
@@ -80,7 +80,7 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         )
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._last_seqs: dict[str, int] = {}
-        self._acknowledged: defaultdict[str, NumberRanges] = defaultdict(NumberRanges)
+        self._acknowledged: defaultdict[str, AcknowledgedNumbers] = defaultdict(AcknowledgedNumbers)
         self._init_state()
 
     def _reset(self) -> None:
@@ -92,6 +92,8 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         self._claims = itertools.count(1)
         self._unnamed = 0
         self._numbers = threading.Lock()  # numbers arrive in order
+        for acknowledged in self._acknowledged.values():
+            acknowledged.forget_waiting()
         self._stopping = Signal()
         self._heartbeat.reset()
         self._writer.reset()
@@ -458,17 +460,12 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         with self._numbers:
             self._unnamed += seq is None
             number = self._unnamed if seq is None else check_whole(seq, "seq", least=1)
-            was_told = seq is not None and number in self._acknowledged[name]
+            was_told = seq is not None and self._acknowledged[name].note_ended(number)
             put = Put(message, name, number, self._client, number if was_told else self._last_seqs.get(name, 0), epoch)
             answer: Later[Any] = self._batcher.submit(put, uncancellable=producer is not None)
-        if producer is not None:
-            answer.add_done_callback(lambda _: self._done(put, answer))
+            if producer is not None:
+                self._acknowledged[name].add_waiting(number, answer)
         return answer
-
-    def _done(self, put: Put, answer: Later[Any]) -> None:
-        with self._numbers:
-            if answer.exception() is None:
-                self._acknowledged[put.producer].add(put.seq)
 
     def _receipt(self, answer: Later[Any]) -> Receipt:
         result = self._batcher.wait(answer)

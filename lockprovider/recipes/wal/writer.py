@@ -17,7 +17,7 @@ from lockprovider.recipes.base import Batcher, ProcessBound, repr_at
 from lockprovider.recipes.broker import Broker, Handover
 from lockprovider.recipes.broker_rules import Bundle, Foreign, flatten, regroup, without_bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge
-from lockprovider.recipes.values import UNNAMED, FailedNumbers, NumberRanges, ProducerNumber
+from lockprovider.recipes.values import UNNAMED, AcknowledgedNumbers, FailedNumbers, ProducerNumber
 from lockprovider.recipes.wal.appending import Append, Appending, AppendStep, LogOperation, NoMore, Resign, Seal
 from lockprovider.recipes.wal.contents import Appended, Head, encode_slot
 from lockprovider.recipes.wal.objects import LogObjects, make_room
@@ -231,8 +231,7 @@ class Appender(ProcessBound):
         self._client = self._objects.world.new_id()
         self._name = self.producer or f"{UNNAMED}{self._client}"
         self._highest = 0
-        self._acknowledged = NumberRanges()
-        self._waiting: dict[Later[Appended], None] = {}
+        self._acknowledged = AcknowledgedNumbers()
         self._guard = threading.Lock()  # numbers arrive in order
 
     @property
@@ -275,14 +274,13 @@ class Appender(ProcessBound):
             raise InvalidInput(f"seq={seq!r}: give `seq` with a producer's name, and leave it out without one")
         with self._guard:
             number = self._highest + 1 if seq is None else check_whole(seq, "seq", least=1)
-            acknowledged = number if number <= self._highest and number in self._acknowledged else 0
+            acknowledged = number if self._acknowledged.note_ended(number) else 0
             self._highest = max(self._highest, number)  # first: an interrupt must not reuse the number
             answer: Later[Appended] = self._batcher.submit(
                 Append(record, self._name, number, self._client, known=acknowledged, epoch=self.epoch),
                 uncancellable=self.producer is not None,
             )
-            self._waiting[answer] = None
-        answer.add_done_callback(lambda _: self._done(number, answer))
+            self._acknowledged.add_waiting(number, answer)
         return answer
 
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
@@ -318,7 +316,7 @@ class Appender(ProcessBound):
         2
         """
         with self._guard:
-            waiting = [*self._waiting]
+            waiting = self._acknowledged.waiting()
         self._batcher.await_end(waiting)  # `wait_all` would cancel other threads' records
         for answer in waiting:
             answer.result()
@@ -335,12 +333,6 @@ class Appender(ProcessBound):
         if kind is None:
             self.flush()
         self._writer.forget(self._client)
-
-    def _done(self, number: int, answer: Later[Appended]) -> None:
-        with self._guard:
-            self._waiting.pop(answer, None)
-            if not answer.cancelled() and answer.exception() is None:
-                self._acknowledged.add(number)
 
 
 class Leader(Appender):

@@ -7,13 +7,19 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from patience import PATIENCE_S, until
 
+import lockprovider
 from fsspec_cas import Machine
+from fsspec_cas.bridge.threads import Background, Later
+from fsspec_cas.machine import Worker
 from fsspec_cas.testing import ManualClock
 from lockprovider.recipes import base
 from lockprovider.recipes.base import Batcher
@@ -251,3 +257,43 @@ def test_forked_child_starts_without_waiting_operations() -> None:
     held.go.release(2)
     batcher.close()
     assert held.batches == [[1], [2]]
+
+
+def puts(url: str) -> Callable[[int], Callable[[], Any]]:
+    queue = lockprovider.queue.create(url)
+    return lambda seq: lambda: queue.put(seq, producer="p", seq=seq)
+
+
+def appends(url: str) -> Callable[[int], Callable[[], Any]]:
+    out = lockprovider.wal.create(url).appender("p")
+    return lambda seq: lambda: out.append(b"%d" % seq, seq=seq)
+
+
+@pytest.fixture(params=[puts, appends])
+def write(request) -> Callable[[int], Callable[[], Any]]:
+    return request.param(f"memory://{uuid.uuid4().hex}/a")
+
+
+def test_repeat_of_a_number_is_recognized_before_callbacks_of_its_write(write, monkeypatch) -> None:
+    monkeypatch.setattr(Later, "_call_back", lambda _: None)
+    assert [write(seq)().again for seq in (1, 2, 1)] == [False, False, True]
+
+
+def test_write_on_its_callers_thread_ends_an_earlier_one_of_its_producer(write, monkeypatch) -> None:
+    """A thread that was started may run late, and no other can start."""
+    start, begun = Worker.start, threading.Event()
+
+    def scarce(worker: Worker, **options: bool) -> None:
+        if worker.name != "batcher":
+            start(worker, **options)
+        elif begun.is_set():
+            raise RuntimeError("can't start new thread")
+        else:
+            begun.set()
+
+    monkeypatch.setattr(Worker, "start", scarce)
+    threads = Background()
+    first = threads.begin(write(1))
+    until(begun.is_set)
+    second = threads.begin(write(2))
+    assert not any(answer.result(PATIENCE_S).again for answer in (first, second))

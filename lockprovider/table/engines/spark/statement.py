@@ -140,9 +140,9 @@ def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
 
 
 def _words(expression: str) -> list[str]:
-    """An expression's tokens in lower case: names without quotes, and no literal texts."""
+    """An expression's tokens in lower case: names without quotes, and empty for a literal text of any kind."""
     tokens = sqlglot.tokenize(expression, dialect=_DIALECT)
-    return [token.text.lower() for token in tokens if token.token_type is not TokenType.STRING]
+    return ["" if token.token_type.name.endswith("STRING") else token.text.lower() for token in tokens]
 
 
 @dataclass

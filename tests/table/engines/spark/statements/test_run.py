@@ -139,6 +139,11 @@ def test_statement_that_does_not_fit_the_table_is_refused(spark: Any, table: Tab
             "part is a key or partition column",
         ),
         (f"{both} when matched then update set id = s.n", InvalidInput, "can only be set to s.id, as in ON"),
+        (
+            f"{merge.replace('part', 'date')} and t.part = s.date when matched then update set part = date '2024-1-1'",
+            InvalidInput,
+            "can only be set to s.date, as in ON",
+        ),
         (f"{both} when matched then update set colour = 1", InvalidInput, "'colour' is no column of the table"),
         ("update trips set part = 'z'", InvalidRecords, "['part'] are key or partition columns"),
         ("insert into trips select 1, 'a'", InvalidInput, "the query has 2 columns for ['id', 'part', 'value']"),

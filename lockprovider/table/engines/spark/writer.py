@@ -160,7 +160,11 @@ class WriteJob:
         schema = table.schema(txn.timeline)
         if self.overwrite:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
-        self.group = start_for_tasks(txn, schema)
+        try:
+            self.group = start_for_tasks(txn, schema)
+        except BaseException:
+            txn.rollback()
+            raise
         return txn
 
     @property

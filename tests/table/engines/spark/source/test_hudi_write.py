@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from fsspec_cas import InvalidInput
 from lockprovider import InvalidSettings
-from lockprovider.table import InvalidRecords, Table, TableExists, WriteConflict, errors
+from lockprovider.table import InvalidRecords, Table, TableExists, UnsupportedTable, WriteConflict, errors
 from lockprovider.table.engines.spark.errors import translated
 from lockprovider.table.engines.spark.options import HudiWrite, SparkOptions, WriteOperation
 from lockprovider.table.engines.spark.writer import TaskResult, WriteJob
@@ -186,6 +186,17 @@ def test_write_opens_its_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     job.commit([TaskResult(txn.begin, [], None)], BatchId.of("orders", 0))
     assert opened == [table.url] * 2, "an empty batch is committed in another process, and reported by its table"
     txn.leave()
+
+
+def test_write_refused_at_its_begin_leaves_no_instant(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", SCHEMA, "id", "part", buckets=2))
+    table.append(pa.table({"id": [1], "part": ["a"], "ts": [2]}))
+    path = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "index" not in line))
+    job = WriteJob(SparkOptions.of({"path": table.url}), HudiWrite.of({}), SCHEMA)
+    with pytest.raises(UnsupportedTable, match="adopt-buckets"):
+        job.begin()
+    assert table.listed_timeline().pending_writes == ()
 
 
 def test_abort_by_another_process_removes_the_staged_files_of_its_tasks(tmp_path: Path) -> None:

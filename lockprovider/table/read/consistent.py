@@ -28,7 +28,7 @@ from lockprovider.table.read.scan import (
     selected,
     to_table,
 )
-from lockprovider.table.state.as_of import refuse_archived, refuse_gone, snapshot_at, unless_stale
+from lockprovider.table.state.as_of import columns_at, refuse_archived, refuse_gone, snapshot_at, unless_stale
 from lockprovider.table.state.parallel import Stale, repeat_while_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import (
@@ -145,7 +145,7 @@ def plan(
     schema: pa.Schema | None = None,
 ) -> ScanPlan:
     """Plan a scan as `plan_scan`; reads the properties without `config`, the snapshot's columns without `schema`."""
-    schema = schema or table.schema(snapshot.timeline)
+    schema = schema or columns_at(table, snapshot.timeline)
     snapshot = snapshot.read_optimized if read_optimized else snapshot
     config, ranges = config or table.config(), table.place.ranges
     return plan_scan(snapshot, schema, config, columns=columns, where=where, partitions=partitions, ranges_of=ranges)
@@ -269,8 +269,9 @@ def changes_since(
 ) -> Changes:
     """Plan the changes of commits in (after, until], by their time in `order`; lists timeline and files.
 
-    Without `after` every row is an insert. `schema`: columns of a later time than `until`; None: of that time. Raises
-    InvalidInput for an unknown order, `HistoryGone` if commits or files are gone.
+    Without `after` every row is an insert. `schema`: columns of a later time than `until`; None: of that time, or of
+    now if no commit up to it is on the timeline. Raises InvalidInput for an unknown order, `HistoryGone` if commits or
+    files are gone.
     """
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:

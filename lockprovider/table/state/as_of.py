@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import HistoryGone, WriteConflict
 from lockprovider.table.format.layout import TIMELINE, Action, FileGroup, Instant
@@ -62,6 +64,15 @@ def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, Co
     """Read deltacommits and replacecommits with their metadata; empty without a deltacommit."""
     writes = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
     return [(i, table.metadata_of(i)) for i in writes] if any(i.action is Action.DELTACOMMIT for i in writes) else []
+
+
+def columns_at(table: TableContext, timeline: Timeline) -> pa.Schema:
+    """Columns at the moment of a snapshot's `timeline`; if its commits are all archived, those of now, which lack none.
+
+    Raises as `TableContext.schema`.
+    """
+    is_archived = timeline.instants and not timeline.writes and table.current.last_archived()
+    return table.schema(None if is_archived else timeline)
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:

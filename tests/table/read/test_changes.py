@@ -278,6 +278,15 @@ def test_time_within_archived_commits_is_refused(table: Table) -> None:
     assert {row[1:] for row in told(table.changes())} == content(table) == by_hudi_rs(table.url)
 
 
+def test_columns_added_by_archived_commits_are_read_at_their_time(table: Table) -> None:
+    table.add_columns(pa.schema([("note", pa.string())]))
+    noted = [rows((1, "a", n)).append_column("note", pa.array([f"{n}"])) for n in range(3)]
+    done = [table.upsert(some) for some in noted]
+    archive(table, 4)  # the creation, the columns and two upserts
+    assert table.to_arrow(as_of=done[1]).to_pylist() == noted[1].to_pylist()
+    assert table.changes(until=done[1]).to_arrow().drop_columns("_operation").to_pylist() == noted[1].to_pylist()
+
+
 # -- any history, consumed at any moments ------------------------------------------------------------------------------
 
 Row = tuple[int, str, int]

@@ -31,6 +31,7 @@ from lockprovider.table.read.consistent import changes_schema, changes_since, ch
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import ScanPlan, read_slice, selected
 from lockprovider.table.read.sql_where import parse_where
+from lockprovider.table.state.as_of import columns_at
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.versions import (
@@ -145,7 +146,7 @@ def _schema(table: TableContext, timeline: Timeline, options: SparkOptions) -> p
     if (version := options.as_of if options.end is None else options.end) is not None:
         moment = moment_of_version(timeline, version, table.current.last_archived)
         with contextlib.suppress(TableNotFound):  # neither a commit until then nor the creation states columns
-            return table.schema(rewound(timeline, moment.includes))
+            return columns_at(table, rewound(timeline, moment.includes))
     return table.schema(timeline)
 
 
@@ -197,7 +198,7 @@ def snapshot_scan(
     `schema`: the table's columns, of a later time; None: the snapshot's.
     """
     snapshot = consistent.snapshot(table, as_of)
-    schema, where = schema or table.schema(snapshot.timeline), among
+    schema, where = schema or columns_at(table, snapshot.timeline), among
     if options.filter is not None:
         own_filter = parse_where(options.filter, hudi_schema.with_meta(schema))
         where = own_filter if among is None else both(own_filter, among)

@@ -44,6 +44,7 @@ from lockprovider.table.read.scan import ScanPlan, Where, read_slice
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.rewrite.executor import RewriteTask, Runner
+from lockprovider.table.state.as_of import columns_at
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.rewrite_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.versions import Order
@@ -175,7 +176,7 @@ def read(
     whether Spark's own reader reads slices without log files, with its jars and credentials; see SPARK.md.
     """
     spark, (table, snapshot) = jobs.session(spark), source_snapshot(source, as_of)
-    schema = table.schema(snapshot.timeline)
+    schema = columns_at(table, snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, [*names] or schema.names[:1]  # Arrow passes no rows to Spark without columns
     if isinstance(filter, str):

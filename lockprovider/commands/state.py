@@ -87,7 +87,8 @@ def add_state(commands: Commands) -> None:
     diff = add_command(state, "diff", _diff, "Show where two revisions differ.", url, codes=missing)
     diff.add_argument("before", type=whole, metavar="SERIAL")
     diff.add_argument("after", type=whole, metavar="SERIAL")
-    text, refused = "Write an earlier revision again, as the newest one.", "no such revision, or an edit in progress"
+    text = "Write an earlier revision again, as the newest one."
+    refused = "no such revision, no state in it, or an edit in progress"
     rollback = add_command(
         state, "rollback", _rollback, text, url, codes=exit_codes(f"refused, nothing was written: {refused}")
     )

@@ -46,7 +46,7 @@ class NestedUpdate(CoordinationError):
 
 
 class NoRevision(CoordinationError, LookupError):
-    """The state has no revision of this serial, or has trimmed it."""
+    """The state has no revision of this serial, has trimmed it, or cannot roll back to it, as it has no value."""
 
 
 class TermLost(CoordinationError):

@@ -154,7 +154,7 @@ class LockRecord:
         True
         """
         named = f"{path!r} is not a lock record" if path else "not a lock record"
-        with undecodable_as(MalformedRecord, named, REMOVE, shown=data):
+        with undecodable_as(MalformedRecord, named, _NO_RECORD, shown=data):
             fields = parse_object(data, most=_LARGEST_RECORD)
             log = _log(fields.get("log"), path)
             pending = _pending(fields.get("pending"), log)
@@ -328,6 +328,7 @@ MOST_ENTRIES = 128
 _FIRSTS = 16  # may be pending
 LARGEST_ENTRY = 32768  # bytes
 REMOVE = "if no writer is running, remove the object by hand"
+_NO_RECORD = f"if another document is there, lock another path (`on=`, `--on`); if it was a lock record: {REMOVE}"
 _LONGEST_NAMES = 1 << 20  # bytes
 _INFLATED = _LONGEST_NAMES + 2 * MOST_ENTRIES * LARGEST_ENTRY
 MOST_PACKED = 1 << 20  # one entry alone may exceed `_PACKED`

@@ -131,7 +131,10 @@ def _apply(start: Document, draft: Document, change: StateChange, stamp: Stamp, 
             if over is not None and draft.edit is not None and draft.editing > over:
                 mark = draft.edit
                 why = f" ({mark.reason})" if mark.reason else ""
-                raise StateLocked(f"{mark.by} is editing the state{why}: wait, or see who()", reason=mark.reason)
+                raise StateLocked(
+                    f"{mark.by} is editing the state{why}: wait, or see who() (`lockprovider state who URL`)",
+                    reason=mark.reason,
+                )
             value = fn(draft.value)
             if value is UNCHANGED and fence <= draft.epoch:
                 return draft

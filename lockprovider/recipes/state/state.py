@@ -294,13 +294,23 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
     def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
         """Write an earlier revision's value as the next one.
 
+        Raises:
+            NoRevision: see `at`; or it has no value to replace bytes, e.g. a state of Terraform.
+
         >>> state.rollback(1).value
         {'day': 'mon'}
         """
         then = self._document_at(serial).value  # the state may have been empty
-        return self._do(
-            Update(lambda _: then, epoch_of(fence), check_storable(reason or f"rollback to {serial}", "reason"))
-        )
+
+        def replacing(stored: Any) -> Any:
+            if then is None and isinstance(self._value(stored), bytes):
+                raise NoRevision(
+                    f"serial {serial} of {self.path!r} has no state (Terraform would create everything again): "
+                    "choose another of `lockprovider state history URL`; `state get URL --serial N` shows it"
+                )
+            return then
+
+        return self._do(Update(replacing, epoch_of(fence), check_storable(reason or f"rollback to {serial}", "reason")))
 
     def who(self) -> Editor:
         """Read the lock of edits and the state; return the lock's state, last holder, and that edit's reason, if begun.
@@ -336,7 +346,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
             return
         outcome = break_lock(self._store, self._writer.lock_path, shown.status, self.world).outcome
         if isinstance(outcome, Lost):
-            raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: call who() again")
+            raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: look again")
         outcome.unwrap()
         self._do(StopEdits(shown.status.record.epoch))
 

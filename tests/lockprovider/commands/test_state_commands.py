@@ -80,6 +80,11 @@ def test_rollback_restores_empty_state_and_null_is_refused(url) -> None:
     said = state("put", url, stdin=b"null", code=2).stderr
     assert b"null is not a state" in said
     assert b"UNCHANGED" not in said
+    terraform = f"{url}.tfstate"
+    with State.open(terraform, codec=bytes).edit() as edit:
+        edit.value = b"{}"
+    assert b"serial 1 of" in state("rollback", terraform, 1, code=1).stderr
+    assert state("get", terraform).stdout == b"{}"
 
 
 def test_older_fence_is_refused(url) -> None:
@@ -109,7 +114,8 @@ def test_editor_of_state_is_shown_and_can_be_stopped(url) -> None:
     assert (shown["state"], shown["reason"]) == ("held", "migration 12")
     assert shown["valid_until_ms"] > shown["since_ms"]
     assert re.search(rb", until \S+ \(in [\d.]+ \w+.*\) unless it is renewed  migration 12", state("who", url).stdout)
-    assert b"migration 12" in state("put", url, stdin=b"{}", code=1).stderr
+    refused = state("put", url, stdin=b"{}", code=1).stderr
+    assert b"(migration 12): wait, or see who() (`lockprovider state who URL`)" in refused
     assert b"add --yes" in state("unlock", url, code=2).stderr
     assert b"held by" in state("edit", url, "--timeout", 0, "--editor", "true", code=1).stderr
     assert b"migration 12" in state("unlock", url, "--yes").stdout

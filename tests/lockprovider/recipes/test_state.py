@@ -266,6 +266,17 @@ def test_rollback_is_the_next_serial(store) -> None:
     assert [one.value for one in state.history()] == [0, 2, 1, 0]
 
 
+def test_rollback_of_bytes_to_a_revision_without_a_value_is_refused(store) -> None:
+    state = State(store, PATH, codec=bytes)
+    with state.edit() as edit:
+        edit.value = b"a state of Terraform"
+    with pytest.raises(NoRevision, match="serial 1 of .* has no state .*choose another"):
+        state.rollback(1)
+    assert (state.read().serial, state.at(1).value) == (2, None)
+    state._batcher.do(Update(lambda _: None))
+    assert state.rollback(2).value == b"a state of Terraform"
+
+
 def test_state_that_was_removed_and_made_anew_is_another_lineage(store) -> None:
     old = State(store, PATH).put("old")
     store.delete(PATH)

@@ -97,7 +97,9 @@ def test_unknown_fields_are_ignored() -> None:
     ids=lambda data: repr(data[:60]),
 )
 def test_invalid_record_is_refused_with_the_next_step(data: bytes) -> None:
-    with pytest.raises(MalformedRecord, match="not a lock record, .*remove the object by hand"):
+    with pytest.raises(
+        MalformedRecord, match="not a lock record, .*lock another path .*if it was .*remove the object by hand"
+    ):
         LockRecord.decode(data)
 
 

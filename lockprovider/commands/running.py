@@ -24,6 +24,7 @@ from fsspec_cas.machine import Worker
 from lockprovider import LeaseLost, LockError
 from lockprovider.commands.arguments import RUNS, option, seconds
 from lockprovider.recipes.errors import CoordinationError, TermLost
+from lockprovider.storage_lock.lease import restore_handlers
 
 if TYPE_CHECKING:
     from lockprovider import Lease
@@ -254,8 +255,7 @@ def passed_signals() -> Iterator[Signals]:
     try:
         yield signals
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: of no Python code
+        restore_handlers(before)
 
 
 # Line 1: a process or (negative) group. End of file: this process has died; line 2: all is well.

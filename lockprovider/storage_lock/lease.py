@@ -10,7 +10,7 @@ import signal
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
@@ -405,5 +405,10 @@ def until_signal(*numbers: int) -> Iterator[None]:
                 signal.signal(number, stop)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: of no Python code
+        restore_handlers(before)
+
+
+def restore_handlers(handlers: Mapping[Any, Any]) -> None:
+    """Set signal handlers that `getsignal` returned; the default for None, a handler of no Python code."""
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)

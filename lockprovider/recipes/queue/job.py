@@ -280,7 +280,8 @@ class Job(ProcessBound):
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         if self.lost.is_set():
             raise ClaimLost(
-                f"the claim of message {self.n} has lapsed, and another worker may have the message: stop working on it"
+                f"the claim of message {self.n} has lapsed, or its end may be stored, and another worker may have the "
+                "message: stop working on it"
             )
 
     def _end(self, end: End) -> None:

@@ -94,7 +94,7 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
 def delete_where(txn: AnyTransaction, where: Where) -> None:
     """Delete in `txn`, once per transaction, the snapshot's rows where `where` holds; reads their keys into memory."""
     txn = inside(txn)
-    txn.operation = "DELETE"  # before the scan, which a blind write's commit would count as a read
+    txn.operation = "DELETE"  # Refuses a second write before the scan: a commit that has read rows is not blind.
     write(txn, deletes=Scan(txn, txn.config.identifying, where).to_arrow())
 
 

@@ -110,6 +110,12 @@ def test_one_process_wins_when_many_replace_a_file_by_name_and_by_links(tmp_path
     assert store.read("real/a").data == store.read("links/b").data == winner
 
 
+def test_listing_leaves_out_links_that_loop(tmp_path, store):
+    store.put_if_absent("folder/a", b"1").unwrap()
+    (tmp_path / "folder" / "loop").symlink_to("loop")
+    assert [entry.path for entry in store.list("folder/")] == ["folder/a"]
+
+
 def test_two_replaces_both_win_without_following_the_link(tmp_path, store, monkeypatch):
     """The wrong twin."""
     monkeypatch.setattr(local, "resolved", Path)

@@ -276,8 +276,9 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
     values = files.array_of(deletes.column(config.ordering_field))
     if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():
         raise InvalidRecords(
-            f"a delete has 0 in the ordering column {config.ordering_field!r}, which Hudi takes for no value: it would "
-            "win over every row, and a row after it could bring back what was deleted; give it another value"
+            f"a delete, or an upsert of its key, has 0 in the ordering column {config.ordering_field!r}, which Hudi "
+            "takes for no value: it would win over every row, and a row after it could bring back what was deleted; "
+            "give it another value"
         )
     return values
 

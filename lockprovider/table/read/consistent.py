@@ -358,8 +358,8 @@ def check_since(
 ) -> str:
     """Read the archive (cached) and return its last write's time, or empty text without `start` and `end`.
 
-    Raises `HistoryGone` if commits after `start` were archived or undone, without it if some after `end` were archived;
-    with `is_checkpoint`, also if no instant has the time `start`.
+    Raises `HistoryGone` if commits after `start` (without it, after `end`) were archived, or a restore followed
+    `start`; with `is_checkpoint`, also if no instant has the time `start`.
     """
     if not start:
         return refuse_archived(table, end, order) if end else ""

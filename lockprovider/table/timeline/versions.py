@@ -258,7 +258,7 @@ class Order(str, Enum):
 class Window:
     """Commits for a consumer, with the table's states before and after them.
 
-    `checkpoint`: consumer's next one, by the last of these commits, else the old one.
+    `checkpoint`: consumer's next one, by the last of these commits, else the last archived one or the old one.
     """
 
     commits: tuple[Instant, ...]
@@ -273,10 +273,10 @@ def latest_checkpoint(timeline: Timeline, order: Order) -> str:
 
 
 def window(timeline: Timeline, after: str, until: str, order: Order, archived: str = "") -> Window:
-    """Completed commits with a time in (after, until], oldest first, their latest time, and timelines at both.
+    """Completed commits with a time in (after, until], oldest first, a checkpoint, and timelines at both.
 
-    The time is at least `after` and `archived`. Empty `after`: from the beginning. `Order.FENCED`: those that began
-    before the oldest pending write.
+    The checkpoint is the latest of their times, `after` and `archived`. Empty `after`: from the beginning.
+    `Order.FENCED`: those that began before the oldest pending write.
     """
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]

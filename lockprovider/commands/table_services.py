@@ -194,7 +194,8 @@ def _add_sharing(commands: Commands) -> None:
     parser = add_table_command(commands, "unshare", _unshare, about, "a write is pending")
     flag(parser, "--dry-run", "only show the properties that would be removed")
     about = "Remove the metadata table of JVM Hudi, which would hide the commits of Python writers."
-    add_table_command(commands, "retire-metadata", _retire, about, "a write is pending")
+    parser = add_table_command(commands, "retire-metadata", _retire, about, "a write is pending")
+    flag(parser, "--dry-run", "only count the files that would be removed")
     about = "Record the bucket index of a JVM writer in the properties. All keys are read first, to check it."
     parser = add_table_command(commands, "adopt-buckets", _adopt, about, "others committed meanwhile")
     option(parser, "buckets", positive, "the JVM writer's hoodie.bucket.index.num.buckets")
@@ -405,7 +406,7 @@ def _unshare(arguments: Any) -> CommandAnswer:
 
 
 def _retire(arguments: Any) -> CommandAnswer:
-    table = opened(arguments)
-    count = table.retire_metadata_table()
-    words = f"removed {count} files of the metadata table" if count else "the table has no metadata table"
+    count = opened(arguments).retire_metadata_table(dry_run=arguments.dry_run)
+    did = _did(arguments, "remove")
+    words = f"{did} {count} files of the metadata table" if count else "the table has no metadata table"
     return CommandAnswer({"removed": count}, words)

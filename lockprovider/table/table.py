@@ -718,8 +718,8 @@ class Table(TableContext):
         """
         share.set_visibility(self, visibility)
 
-    def retire_metadata_table(self) -> int:
-        """Stop using JVM Hudi's metadata table and delete it; returns its number of files.
+    def retire_metadata_table(self, *, dry_run: bool = False) -> int:
+        """Stop using JVM Hudi's metadata table and delete it; returns its number of files. `dry_run` only counts them.
 
         JVM writers in Spark do not make a new one; for others (HoodieStreamer, Flink, Java) set
         `hoodie.metadata.enable=false` first.
@@ -730,4 +730,4 @@ class Table(TableContext):
         >>> table.retire_metadata_table()  # the table has none
         0
         """
-        return metadata_table.retire_metadata_table(self)
+        return metadata_table.retire_metadata_table(self, dry_run=dry_run)

@@ -31,12 +31,24 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
-def retire_metadata_table(table: TableContext) -> int:
-    """Call `retire` under the lock; raises `Aborted` if there is a metadata table and a write is pending."""
+def retire_metadata_table(table: TableContext, *, dry_run: bool = False) -> int:
+    """Call `retire` under the lock; raises `Aborted` if there is a metadata table and a write is pending.
+
+    `dry_run` only returns the number of files.
+    """
+    if dry_run:
+        return _count_to_retire(table)
     with table.lock.acquire() as lease:
-        if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
-            plans.check_no_write(table)
+        _count_to_retire(table)
         return retire(table, lease)
+
+
+def _count_to_retire(table: TableContext) -> int:
+    """Count the metadata table's files; if it exists, raise `Aborted` for a pending write."""
+    count = len(table.store.list(f"{METADATA_TABLE}/"))
+    if table.config().named_metadata or count:
+        plans.check_no_write(table)
+    return count
 
 
 def retire(table: TableContext, lease: Lease) -> int:

@@ -430,6 +430,8 @@ def test_metadata_table_is_retired_by_its_option(folder: Path, run: Any) -> None
     (folder / ".hoodie" / "metadata").mkdir()
     (folder / ".hoodie" / "metadata" / "listing").touch()
     assert "retire-metadata" in run("doctor", folder).out
+    assert run("retire-metadata", folder, "--dry-run").out == "would remove 1 files of the metadata table\n"
+    assert "retire-metadata" in run("doctor", folder).out
     assert run("retire-metadata", folder, "--json").said == {"removed": 1}
     assert run("doctor", folder).code == 0
 

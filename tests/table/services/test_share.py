@@ -148,8 +148,9 @@ def test_metadata_table_is_not_retired_while_a_writer_may_build_it(table: Table,
     engine.write(pending, upserts=rows((1, "a", 1)))
     edit(folder, **{"hoodie.table.metadata.partitions": "files"})
     before = said(folder)
-    with pytest.raises(Aborted, match=rf"write {pending.begin} is pending.*table rollback"):
-        table.retire_metadata_table()
+    for dry_run in (True, False):
+        with pytest.raises(Aborted, match=rf"write {pending.begin} is pending.*table rollback"):
+            table.retire_metadata_table(dry_run=dry_run)
     assert said(folder) == before
     table.roll_back(pending.begin, force=True)
     assert table.retire_metadata_table() == 0

@@ -47,9 +47,9 @@ from lockprovider.commands.running import (
     reported,
 )
 from lockprovider.commands.state_server import StateServer
-from lockprovider.recipes.errors import StateConflict, StateLocked
-from lockprovider.recipes.state.document import NOT_THERE, Json, Raw
-from lockprovider.recipes.state.terraform import TfLock, TfLockFile, lock_in_words
+from lockprovider.recipes.errors import MalformedObject, StateConflict, StateLocked
+from lockprovider.recipes.state.document import NOT_THERE, Json, Raw, difference
+from lockprovider.recipes.state.terraform import TerraformState, TfLock, TfLockFile, lock_in_words
 from lockprovider.state import Editor, Revision, State
 from lockprovider.words import moment, until
 
@@ -221,11 +221,22 @@ def _history(arguments: Any) -> None:
 
 
 def _diff(arguments: Any) -> None:
-    for difference in _opened(arguments).diff(arguments.before, arguments.after):
-        sides = {"before": difference.before, "after": difference.after}
+    state = _opened(arguments)
+    for found in difference(*(_comparable(state.at(serial).value) for serial in (arguments.before, arguments.after))):
+        sides = {"before": found.before, "after": found.after}
         present = {name: side for name, side in sides.items() if side is not NOT_THERE}
         texts = (json.dumps(present[name], ensure_ascii=False) if name in present else "absent" for name in sides)
-        say(arguments, {"where": difference.where, **present}, f"{difference.where or '/'}: {' -> '.join(texts)}")
+        say(arguments, {"where": found.where, **present}, f"{found.where or '/'}: {' -> '.join(texts)}")
+
+
+def _comparable(value: Any) -> Any:
+    """Return a state of Terraform as JSON, other bytes as they are stored, a JSON value unchanged."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return TerraformState.decode(value).content
+    except MalformedObject:
+        return Raw().encode(value)
 
 
 def _rollback(arguments: Any) -> None:
@@ -318,10 +329,13 @@ def _run_served(arguments: argparse.Namespace, result: CommandResult) -> Command
         serving = Worker(server.serve, "state")
         serving.start()
         try:
-            return CommandOrder(words, signals).run(server.environment(force=arguments.force), result)
+            result = CommandOrder(words, signals).run(server.environment(force=arguments.force), result)
         finally:
             server.shutdown()
             serving.join()
+    if result.outcome == "ended" and not server.was_asked:
+        result.why = 'the command did not ask for the state: if it uses one, is its block `backend "http" {}` missing?'
+    return result
 
 
 def _serve(arguments: Any) -> None:

@@ -72,6 +72,7 @@ class StateServer:
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._reading: set[asyncio.Task[Any]] = set()
         self._serving = threading.Event()
+        self.was_asked = False
 
     @property
     def port(self) -> int:
@@ -169,6 +170,7 @@ class StateServer:
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"
             return Reply.refusal(HTTPStatus.UNAUTHORIZED, "AccessDenied", message)
         self._heard(request.protocol)
+        self.was_asked = True
         if request.path != "/state":
             return Reply.refusal(HTTPStatus.NOT_FOUND, "InvalidInput", f"the state is at {self.address}")
         if request.headers.get("Content-Encoding", "identity") != "identity":

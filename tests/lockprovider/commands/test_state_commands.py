@@ -69,7 +69,15 @@ def test_state_bytes_come_back_unchanged(url) -> None:
     state("put", url, "--bytes", stdin=bytes(range(256)))
     assert state("get", url).stdout == bytes(range(256))
     assert b"not JSON" in state("put", url, stdin=b"\xff", code=2).stderr
+    state("put", url, "--bytes", stdin=b"\x01")
+    assert state("diff", url, 1, 2).stdout.endswith(b'" -> "AQ=="\n')
     assert b"how bytes are stored" in state("put", url, stdin=b'{"base64": "AAEC"}', code=2).stderr
+
+
+def test_diff_compares_contents_of_terraform_states(url) -> None:
+    for serial in (1, 2):
+        state("put", url, "--bytes", stdin=b'{"lineage": "0f6e", "serial": %d, "version": 4}' % serial)
+    assert state("diff", url, 1, 2).stdout == b"/serial: 1 -> 2\n"
 
 
 def test_rollback_restores_empty_state_and_null_is_refused(url) -> None:
@@ -141,6 +149,21 @@ def test_run_passes_the_environment_and_the_exit_code_on(url) -> None:
     assert json.loads(told) | {"why": ""} == {
         "outcome": "ended", "code": 7, "epoch": None, "held_s": None, "reason": None, "why": ""
     }  # fmt: skip
+
+
+_ASK = """
+import base64, os, urllib.request
+name, password, address = (os.environ["TF_HTTP_" + word] for word in ("USERNAME", "PASSWORD", "ADDRESS"))
+token = base64.b64encode(f"{name}:{password}".encode()).decode()
+urllib.request.urlopen(urllib.request.Request(address, headers={"Authorization": "Basic " + token}))
+"""
+
+
+@pytest.mark.parametrize(("words", "code", "asks"), [((sys.executable, "-c", _ASK), 0, True), (("false",), 1, False)])
+def test_run_notes_if_its_command_did_not_ask_for_the_state(url, words, code, asks) -> None:
+    noted = state("run", url, "--", *words, code=code).stderr
+    assert (noted == b"") is asks
+    assert (b'is its block `backend "http" {}` missing?' in noted) is not asks
 
 
 def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:

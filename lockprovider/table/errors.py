@@ -97,6 +97,8 @@ class Misfit:
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         call = f"table.add_columns(pa.schema([({path!r}, {repr(alias) if alias else 'TYPE'})]))"
         advice = f"`{near}`; rename it" if near else f"{list(names[:_LISTED])}{more}; drop it, or first call {call}"
+        if path == "_operation":  # of `Table.changes`: without it, deleted rows would be written
+            advice = f"{list(names[:_LISTED])}{more}; write the rows of each operation apart: upserts=..., deletes=..."
         return cls(path, given, "", f"{path} is {given} and not in the table{owner} has {advice}")
 
     @classmethod

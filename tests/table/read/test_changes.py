@@ -20,7 +20,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, removed, rows, ups
 
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Changes, HistoryGone, KeepCommits, KeepVersions, Order, Table, WriteConflict
+from lockprovider.table import Changes, DoesNotFit, HistoryGone, KeepCommits, KeepVersions, Order, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction.transaction import Transaction, transact
 
@@ -46,6 +46,14 @@ def test_changes_are_inserts_updates_and_deletes_with_their_rows(table: Table) -
     assert told(second) == {("delete", 1, "a", 1), ("update", 2, "a", 20), ("insert", 4, "c", 4)}
     assert [i.begin for i in second.commits] == [table.history()[-1].instant]
     assert second.schema.names == ["_operation", "id", "part", "value"]
+
+
+def test_changes_written_as_rows_are_refused_with_the_way_to_write_them(table: Table) -> None:
+    upsert(table, (1, "a", 1))
+    with pytest.raises(
+        DoesNotFit, match=r"_operation is .* write the rows of each operation apart: upserts=\.\.\., deletes"
+    ):
+        table.upsert(table.changes().to_arrow())
 
 
 def test_read_without_new_commits_keeps_the_checkpoint(table: Table) -> None:

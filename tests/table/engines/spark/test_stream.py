@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, ups
 
 from fsspec_cas import OutcomeUnknown, Unavailable
 from lockprovider import LeaseLost, PublishUnknown
+from lockprovider import table as table_package
 from lockprovider.table import HistoryGone, Table, TableEvent
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
@@ -142,6 +144,25 @@ def test_new_checkpoint_with_an_old_stream_id_is_refused(spark: Any, tmp_path: P
     with pytest.raises(StreamingQueryException, match=r"WrongCheckpoint.*or give it a new stream_id"):
         run_each(spark, source, tmp_path / "two", upserts(sink, stream_id="orders"))
     assert content(sink) == {(1, "a", 1)}
+
+
+def test_batches_of_changes_delete_rows_of_the_copy(spark: Any, tmp_path: Path) -> None:
+    """As SPARK.md writes it."""
+    page = (Path(table_package.__file__).parent / "SPARK.md").read_text()
+    scope: dict[str, Any] = {"hudi": engine}
+    code = re.search(r"^def change\(.*?\n(?=\n|```)", page, re.MULTILINE | re.DOTALL)[0]  # type: ignore[index]
+    exec(code, scope)  # noqa: S102 - that is the point
+    source, copy = made(tmp_path / "source"), made(tmp_path / "copy")
+    register(spark)
+    for write in (
+        lambda: upsert(source, (1, "a", 1), (2, "b", 2), (3, "a", 3)),
+        lambda: (source.delete("id = 3"), upsert(source, (2, "b", 20))),
+    ):
+        write()
+        stream = spark.readStream.format("hudi_cas").option("changes", "true").load(source.url)
+        sink = stream.writeStream.foreachBatch(batches(copy, scope["change"])).trigger(availableNow=True)
+        assert to_its_end(sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
+        assert content(copy) == content(source)
 
 
 @pytest.mark.parametrize("changes", ["false", pytest.param("true", marks=pytest.mark.soak)])

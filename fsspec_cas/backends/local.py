@@ -375,7 +375,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 def _walk(folder: str) -> Iterator[Entry]:
     """Yield an entry for each file below a folder, unordered; none if it is missing.
 
-    Paths begin with `folder`. Leaves out temporary files, linked folders and looping links, not linked files.
+    Paths begin with `folder`. Leaves out temporary files, linked folders and links that lead nowhere, not linked files.
     """
     try:
         children = list(os.scandir(folder))
@@ -388,10 +388,10 @@ def _walk(folder: str) -> Iterator[Entry]:
             elif child.is_file() and not child.name.startswith(TEMPORARY_PREFIX):
                 stat = child.stat()
                 yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000, _version(stat))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            if error.errno != errno.ELOOP:
+            if error.errno not in (errno.ELOOP, errno.ENAMETOOLONG):
                 raise
 
 

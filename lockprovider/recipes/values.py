@@ -129,16 +129,15 @@ class NumberRanges:
         """Add a number, joined to adjacent ranges; beyond 1000 ranges forget the lowest."""
         if number in self:
             return
-        first = last = number
-        index = bisect_right(self._ranges, (number, math.inf))
-        if index < len(self._ranges) and self._ranges[index][0] == number + 1:
-            last = self._ranges.pop(index)[1]
-        if index and self._ranges[index - 1][1] == number - 1:
+        first, last, ranges = number, number, [*self._ranges]  # a copy: an interrupt must not lose a range
+        index = bisect_right(ranges, (number, math.inf))
+        if index < len(ranges) and ranges[index][0] == number + 1:
+            last = ranges.pop(index)[1]
+        if index and ranges[index - 1][1] == number - 1:
             index -= 1
-            first = self._ranges.pop(index)[0]
-        self._ranges.insert(index, (first, last))
-        if len(self._ranges) > _MOST_RANGES:
-            del self._ranges[0]
+            first = ranges.pop(index)[0]
+        ranges.insert(index, (first, last))
+        self._ranges = ranges[-_MOST_RANGES:]
 
 
 class AcknowledgedNumbers:
@@ -157,17 +156,22 @@ class AcknowledgedNumbers:
 
     def note_ended(self, number: int) -> bool:
         """Note the numbers of ended writes, in the order added; return whether a write of `number` succeeded."""
+        self._note()
+        return number in self._numbers
+
+    def _note(self) -> None:
         while self._waiting and self._waiting[0][1].done():
-            ended, answer = self._waiting.popleft()
+            ended, answer = self._waiting[0]
             if not answer.cancelled() and answer.exception() is None:
                 self._numbers.add(ended)
-        return number in self._numbers
+            self._waiting.popleft()  # last, as an interrupt may come before
 
     def waiting(self) -> list[Later[Any]]:
         return [answer for _, answer in self._waiting if not answer.done()]
 
     def forget_waiting(self) -> None:
-        """Forget the writes under way, which never end in a forked child."""
+        """Note the ended writes, and forget those under way, which never end in a forked child."""
+        self._note()
         self._waiting.clear()
 
 

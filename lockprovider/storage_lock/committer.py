@@ -162,6 +162,9 @@ class Committer:
 
         An unexpected error ends all requests by `PublishUnknown`, and passes.
         """
+        with self._guard:
+            if self._thread is not threading.current_thread():
+                return  # a start that was interrupted, after which another commit has started one
         try:
             while (pause_s := self._turn()) is not None or not self._ends():
                 if pause_s:
@@ -210,7 +213,7 @@ class Committer:
         self._exiting = True
         self._wake.set()
         thread = self._thread
-        if thread is not None:
+        if thread is not None and thread.is_alive():
             thread.join(_AT_EXIT_S)
 
 

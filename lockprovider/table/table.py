@@ -18,7 +18,7 @@ from lockprovider.table.doctor.facts import TableFinding
 from lockprovider.table.doctor.rules import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.scan import Scan, short_for
-from lockprovider.table.errors import Aborted, InvalidRecords
+from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.compatibility import SettingChange
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint
@@ -579,7 +579,7 @@ class Table(TableContext):
         """
         try:
             begins = rollback.sweep(self)
-        except Aborted:  # of a rollback that stays
+        except Exception:  # of a rollback or restore that stays
             clean.finish_dead_cleans(self)
             raise
         return (*begins, *(done.instant for done in clean.finish_dead_cleans(self)))

@@ -110,9 +110,10 @@ def test_one_process_wins_when_many_replace_a_file_by_name_and_by_links(tmp_path
     assert store.read("real/a").data == store.read("links/b").data == winner
 
 
-def test_listing_leaves_out_links_that_loop(tmp_path, store):
+@pytest.mark.parametrize("target", ["link", "nowhere", "a/below a file", "x" * 300], ids=lambda target: target[:9])
+def test_listing_leaves_out_links_that_lead_nowhere(tmp_path, store, target):
     store.put_if_absent("folder/a", b"1").unwrap()
-    (tmp_path / "folder" / "loop").symlink_to("loop")
+    (tmp_path / "folder" / "link").symlink_to(target)
     assert [entry.path for entry in store.list("folder/")] == ["folder/a"]
 
 

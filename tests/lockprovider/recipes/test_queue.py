@@ -658,6 +658,28 @@ def test_number_ranges_are_bounded() -> None:
     assert 1 not in ranges
 
 
+def test_interrupt_while_numbers_are_noted_forgets_none(store, monkeypatch) -> None:
+    queue, add = made(store), NumberRanges.add
+    queue.put_many(["a", "b"], producer="p")
+
+    def interrupted(ranges: NumberRanges, number: int) -> None:
+        monkeypatch.setattr(NumberRanges, "add", add)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NumberRanges, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.put("c", producer="p", seq=3)
+    assert [receipt.again for receipt in queue.put_many(["a", "b", "c"], producer="p")] == [True, True, False]
+
+
+def test_forked_child_knows_the_numbers_that_were_put(tmp_path) -> None:
+    queue = lockprovider.queue.create(f"file://{tmp_path}/q.json")
+    queue.put_many(["a", "b"], producer="p")
+    if (child := os.fork()) == 0:
+        os._exit(0 if all(receipt.again for receipt in queue.put_many(["a", "b"], producer="p")) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_full_queue_raises_and_puts_nothing(store) -> None:
     queue = made(store, max_bytes=4096)
     with pytest.raises(QueueFull, match="at most 4096"):

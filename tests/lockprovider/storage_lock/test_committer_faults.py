@@ -76,28 +76,38 @@ def test_commit_raises_when_no_thread_can_start_and_the_next_one_retries(
     assert there(store) == {"first", "third"}
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["started", "starts late"])
 def test_ctrl_c_while_the_thread_starts_leaves_one_thread_for_the_next_commit(
-    store: Store, lock: Lock, monkeypatch: pytest.MonkeyPatch
+    store: Store, lock: Lock, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     committer, start, workers, go = lock._client.committer, Worker.start, list[Worker](), threading.Event()
-    turn = committer._turn
+    turn, served = committer._turn, set[threading.Thread]()
 
     def interrupted(worker: Worker, **options: bool) -> None:
-        start(worker, **options)
+        is_first = worker.name == "group-commit" and not workers
+        if not (late and is_first):
+            start(worker, **options)
         if worker.name == "group-commit":
             workers.append(worker)
-            if len(workers) == 1:
-                raise KeyboardInterrupt
+        if is_first:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(committer, "_turn", lambda: turn() if go.wait(PATIENCE_S) else None)
+    def patient_turn() -> float | None:
+        served.add(threading.current_thread())
+        return turn() if go.wait(PATIENCE_S) else None
+
+    monkeypatch.setattr(committer, "_turn", patient_turn)
     monkeypatch.setattr(Worker, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         commit(lock, "second")
     publishing = Background().begin(lambda: lock.commit(wanted(store, "third"), RULES))
     until(lambda: committer._new or len(workers) > 1)
+    if late:
+        start(workers[0])
     go.set()
     assert publishing.result(PATIENCE_S) == Decided("third.1")
-    assert len(workers) == 1
+    assert served == {workers[-1]}
+    assert len(workers) == 1 + late
 
 
 @pytest.mark.parametrize("how", ["never sent", "no answer"])

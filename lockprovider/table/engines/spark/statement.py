@@ -32,7 +32,6 @@ from lockprovider.table.transaction.transaction import Transaction
 _DIALECT = "spark"
 _OPENS, _CLOSES = {"(", "[", "CASE"}, {")", "]", "END"}
 _QUALIFIED = 2
-_QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,11 @@ def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
 def _words(expression: str) -> list[str]:
     """An expression's tokens in lower case: names without quotes, and empty for a literal text of any kind."""
     tokens = sqlglot.tokenize(expression, dialect=_DIALECT)
-    return ["" if token.token_type.name.endswith("STRING") else token.text.lower() for token in tokens]
+    return ["" if _is_literal(token) else token.text.lower() for token in tokens]
+
+
+def _is_literal(token: Token) -> bool:
+    return token.token_type.name.endswith("STRING")  # raw and hexadecimal ones, too
 
 
 @dataclass
@@ -156,9 +159,10 @@ class _Reader:
     @property
     def word(self) -> str:
         """Upper case; empty at the end and for quoted tokens."""
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type in _QUOTED:
+        if self.at >= len(self.tokens):
             return ""
-        return self.tokens[self.at].text.upper()
+        token = self.tokens[self.at]
+        return "" if _is_literal(token) or token.token_type is TokenType.IDENTIFIER else token.text.upper()
 
     @property
     def is_over(self) -> bool:
@@ -196,7 +200,7 @@ class _Reader:
     def name(self) -> str:
         if self.is_over or not (self.tokens[self.at].text.replace("_", "a").isalnum() or not self.word):
             raise self.wrong("a name")
-        if self.tokens[self.at].token_type is TokenType.STRING:
+        if _is_literal(self.tokens[self.at]):
             raise self.wrong("a name")
         return self.take()
 

@@ -118,6 +118,13 @@ def test_columns_named_like_keywords_comments_and_brackets_are_parsed(text: str,
     assert parse_statement(text) == expected
 
 
+@pytest.mark.parametrize("literal", ["r'where'", "r'('", "r')'", "x'1f'", "'where'"])
+def test_literal_of_any_kind_is_neither_word_nor_bracket(literal: str) -> None:
+    values = (("a", f"concat(b, {literal})"),)
+    found = parse_statement(f"update trips set a = concat(b, {literal}) where id = 1")  # noqa: S608
+    assert found == UpdateStatement(Target("trips", "trips"), values, "id = 1")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -400,8 +400,9 @@ class AsyncStore:
             token = page.token
             last = entries[-1].path if entries and is_ordered else None
             if token is None or (stop_at is not None and last is not None and self._is_past(last, prefix, stop_at)):
-                in_range = (e for e in entries if start < e.path and (stop_at is None or e.path < stop_at))
-                return sorted((e for e in in_range if e.path.startswith(prefix)), key=lambda entry: entry.path)
+                if not is_ordered:
+                    entries = [e for e in entries if start < e.path and e.path.startswith(prefix)]
+                return sorted((e for e in entries if stop_at is None or e.path < stop_at), key=lambda e: e.path)
 
     def _is_past(self, path: str, prefix: str, stop_at: str) -> bool:
         """Whether no page after one that ends with `path` has paths before `stop_at`.

@@ -178,10 +178,7 @@ def _synced(target: Path, version: Version | None, folder: int | None = None) ->
     `folder`: its open descriptor, which stays good if the emptied folder was removed.
     """
     try:
-        if folder is None:
-            _sync_folder(target.parent)
-        else:
-            os.fsync(folder)
+        _sync_folder(target.parent if folder is None else folder)
     except OSError as error:
         done = "deleted" if version is None else "in place"
         return NoAnswer(f"the file is {done}, but its folder could not be synced: {error}")
@@ -356,7 +353,11 @@ def _ensure_folder(folder: Path, *, makes: bool) -> None:
     _sync_folder(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path | int) -> None:
+    """Sync a folder by its path, or by its open descriptor."""
+    if isinstance(folder, int):
+        os.fsync(folder)
+        return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

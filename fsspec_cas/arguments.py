@@ -142,7 +142,7 @@ def check_rooted(root: str) -> None:
 
 
 def check_path(path: object, *, absolute: bool = False, marker: bool = False) -> str:
-    """Check the path of an object below the root, and return it unchanged.
+    """Check an object's path below the root; return it unchanged.
 
     `absolute` (without a root) permits a leading slash, `marker` a trailing one.
 

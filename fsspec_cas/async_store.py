@@ -206,11 +206,11 @@ class AsyncStore:
     ) -> Outcome:
         """Create the object; return `Won`, `Lost` if it exists, or `Unknown`. Repeats requests until `timeout` (s).
 
-        With `create_once=True` you promise that no writer ever overwrites or deletes this path; a lost answer can
-        always be settled.
+        `create_once=True` promises that no writer ever overwrites or deletes this path; a lost answer can always be
+        settled.
 
         The object keeps `content_type` and `metadata` (lower-case names, ASCII texts) until the next write. `own`:
-        other parameters by the store's API names, such as S3's `CacheControl`.
+        other parameters by the store's API names, e.g. S3's `CacheControl`.
 
         Raises:
             NotBytes, InvalidInput: an argument is invalid, or not of this kind of store; nothing was sent.
@@ -335,7 +335,7 @@ class AsyncStore:
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Delete the object at any version; a missing object is no error.
 
-        After a lost answer the delete is sent again, and may then remove an object created since.
+        A delete re-sent after a lost answer may remove an object created since.
 
         >>> await store.delete("a")
         """
@@ -374,7 +374,7 @@ class AsyncStore:
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
     ) -> Entries:
-        """List all objects whose path starts with `prefix`, ordered by path; the paths are relative to the root.
+        """List all objects whose path starts with `prefix`, ordered by path; paths are relative to the root.
 
         Returns only paths after `start_after` and before `stop_at`. Pages are no snapshot; `timeout` (seconds) is for
         each.
@@ -417,7 +417,7 @@ class AsyncStore:
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read the object, write `fn` of it under the version read, repeat after a lost race; return the new version.
 
-        `fn` gets None if the object does not exist. It may be called several times, until `timeout` (seconds).
+        `fn` gets None if no object exists, and may run several times, until `timeout` (seconds).
 
         Raises:
             NotBytes: `fn` did not return bytes; nothing was written.

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SharedRead(Generic[T]):
-    """A read under way that asks whether the object has changed since `known`.
+    """Read under way that asks whether the object has changed since `known`.
 
     `caller` returns its caller, or None once gone; `after`: `events_ended` at its begin.
     """
@@ -75,7 +75,7 @@ class ReadState(Generic[T]):
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
     def with_caller(self) -> tuple[ReadState[T], int]:
-        """Add a waiting caller; return also the number of the first read for it."""
+        """Add a waiting caller; return also its first read's number."""
         return replace(self, waiting=self.waiting + 1), self.reads_begun + 1
 
     def answer(self, number: int) -> ReadResult[T] | Failed | None:
@@ -333,7 +333,7 @@ class AsyncCached(_Shared):
 class Cached(_Shared):
     """One object for any number of threads: concurrent reads share requests, and only a changed body is sent.
 
-    - A failed request fails for all callers that share it. An interrupted one is repeated by another caller.
+    - A failed request fails for all callers that share it. Another caller repeats an interrupted one.
     - A forked child keeps the cached content. No thread or task is started.
     - Memory: the body once, up to three times during requests.
 
@@ -357,7 +357,7 @@ class Cached(_Shared):
         self._async_store, self._drive = store._async, store._drive  # noqa: SLF001
 
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """Return the object, or None if it does not exist, by a conditional GET, which concurrent callers share.
+        """Return the object, or None if none exists, by a conditional GET, which concurrent callers share.
 
         Content that was current less than `max_age_s` seconds ago needs no request; it is never older than content that
         this cache returned or wrote before.

@@ -174,7 +174,7 @@ def _object(arguments: Any) -> tuple[Store, str]:
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
-    """Print the outcome, and return its exit code: DONE if won, REFUSED if lost, else UNKNOWN."""
+    """Print the outcome; return its exit code: DONE if won, REFUSED if lost, else UNKNOWN."""
     match outcome:
         case Won(version):
             _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)

@@ -79,9 +79,9 @@ class AsyncExclusive:
         return view.nbytes
 
     async def close(self) -> Outcome:
-        """Create the object if the path is empty, and return the outcome, also when called again.
+        """Create the object if the path is empty; return the outcome, also if repeated.
 
-        Unless it is won, the parts sent are dropped.
+        Unless won, the parts sent are dropped.
 
         Raises:
             StoreError: the object was not created, and will not appear.

@@ -99,7 +99,7 @@ class Worker(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the thread, and return once it runs; with `wait=False` at once, for finalizers.
+        """Start the thread; return once it runs, with `wait=False` at once, for finalizers.
 
         Raises:
             RuntimeError: the system or the ending interpreter starts no more threads.

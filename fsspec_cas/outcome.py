@@ -19,7 +19,7 @@ from fsspec_cas.errors import AlreadyExists, InvalidVersion, OutcomeUnknown, Ver
 
 @dataclass(frozen=True, slots=True, order=False)
 class Version:
-    """Token that a store gave to one state of one object: ETag, generation, file's stamp.
+    """Store's token for one state of one object: ETag, generation, file's stamp.
 
     Versions are opaque and unordered. Where they are not unique (S3: the ETag is a hash), writing equal bytes brings an
     old version back.
@@ -70,7 +70,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """State of a path without an object, and the condition of a create; calls do not take it as a version.
+    """State of a path without an object, and a create's condition; calls do not take it as a version.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> store.put_if_match("a", b"2", "memory:0").current
@@ -97,7 +97,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One logical write or delete, with the same identity and condition in all its sends.
+    """One logical write or delete, with the same identity and condition in all sends.
 
     Attributes:
         create_once: no writer ever overwrites or deletes this path; another's object proves that this write was never
@@ -154,7 +154,7 @@ class Won(_ThreeWay):
 class Lost(_ThreeWay):
     """The condition was false: the write was never applied, and never will be. `current` is the state read afterwards.
 
-    The limit: a write that a proxy sends twice, and that a rival replaces before the read, counts as lost.
+    The limit: a write that a proxy sends twice and a rival replaces before the read counts as lost.
 
     >>> store = Store.from_url("memory://docs/store")
     >>> first = store.put_if_absent("leader", b"somebody").unwrap()

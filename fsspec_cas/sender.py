@@ -95,7 +95,7 @@ class RetryBudget:
         return left_s if left_s >= least_try_s(self._slowest_s) else 0.0
 
     async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
-        """Await a try, keep the longest duration, and return its result.
+        """Await a try, keep the longest duration; return its result.
 
         `small`: may log the warning past 5 s of the call.
         """
@@ -112,7 +112,7 @@ class RetryBudget:
     def _alarm(self) -> asyncio.TimerHandle | None:
         """Schedule the warning on the event loop, 5 s after the call began; return its timer.
 
-        None: it is not needed, or no loop runs.
+        None: not needed, or no loop runs.
         """
         silent_s = self._begun_s + WARN_AFTER_S - self._world.monotonic_s()
         if self._warned or silent_s >= self._left_s():
@@ -168,7 +168,7 @@ class Sender:
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
-        """Repeat `ask`, which must be safe to repeat, with pauses until answered; errors of the store pass through.
+        """Repeat `ask`, which must be safe to repeat, with pauses until answered; store errors pass.
 
         `path` is for messages; `small=False`: long silence is normal.
 
@@ -234,7 +234,7 @@ class Sender:
             return max(0.0, end_s - self._world.monotonic_s())
 
         async def remove(version: Version | None) -> bool:
-            """Delete the object at `version` (None: any); return False if that was refused.
+            """Delete the object at `version` (None: any); return False if refused.
 
             Raises Unavailable if 3 unanswered tries leave it.
             """
@@ -278,7 +278,7 @@ class Sender:
         return await self.repeat(path, timed, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sending:
-        """Return the function that sends this write once: put `data`, or delete if `write.removes`.
+        """Function that sends this write once: put `data`, or delete if `write.removes`.
 
         A delete's `Applied` carries `condition`; None for `Absent`.
         """
@@ -304,8 +304,8 @@ class Sender:
 
         `send` sends the write, `data` goes into an Unknown.
 
-        Errors of the store, and the end of the time, raise; in doubt, or while a refusal is checked, they become
-        Unknown. An interrupt's cause is OutcomeUnknown.
+        Store errors, and the end of the time, raise; in doubt, or while a refusal is checked, they become Unknown. An
+        interrupt's cause is OutcomeUnknown.
         """
         tries = RetryBudget(self._world, self._drive, progress.write.path, check_seconds(timeout))
         strangers, small = 0, small and len(data or b"") <= _SMALL_BYTES
@@ -368,7 +368,7 @@ def _throttled(answer: object) -> bool:
 
 
 async def undocumented_endpoint(backend: Backend, path: str, timeout: float) -> tuple[str, str] | None:
-    """Return endpoint and bucket (of `path`) of an S3 store that is not Amazon's, else None.
+    """Return endpoint and bucket (of `path`) of an S3 store other than Amazon's, else None.
 
     May look for credentials. Raises Unavailable if no client is ready within `timeout`, InvalidInput without a bucket.
     """

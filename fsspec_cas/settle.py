@@ -1,6 +1,6 @@
 """Decision table of a conditional write: what follows each answer. No I/O.
 
-All sends carry the same condition and identity. `doubt`: a copy may have been applied, or may still arrive.
+All sends carry the same condition and identity. `doubt`: a copy may have been applied, or still arrive.
 
     after               answer                     next
     ------------------  -------------------------  --------------------------------------------------

@@ -80,7 +80,7 @@ class Store:
         return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
-        """A store at `folder` below this root, on the same connections; sends nothing.
+        """Store at `folder` below this root, on the same connections; sends nothing.
 
         >>> store.below("folder").put_if_absent("b", b"2").unwrap() == store.head("folder/b").version
         True

@@ -109,7 +109,7 @@ class LoseRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The request is performed, and its answer is lost.
+    """The request is performed, its answer lost.
 
     >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [LoseAnswer()]})
     >>> isinstance(Store(faulty, "/docs").put_if_absent("a", b"1"), Won), faulty.calls
@@ -167,7 +167,7 @@ class DeliverLate:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ctrl-C or the task's cancellation, after the request was performed (or before, if not `done`).
+    """Ctrl-C or the task's cancellation, after the request was performed (before, if not `done`).
 
     >>> faulty = Faulty(Store.from_url("memory://docs/store").backend, {"put": [Interrupt()]})
     >>> try:
@@ -249,7 +249,7 @@ class Faulty(Relay):
             await late_request.ask()
 
     async def relay(self, name: str, ask: Ask) -> Any:
-        """Deliver late requests that are due, record call and planned fault, and send the call with the fault.
+        """Deliver late requests now due, record call and planned fault, and send the call with the fault.
 
         An abort is only sent.
         """
@@ -421,8 +421,8 @@ class Rule:
     Attributes:
         answer: raw bytes; `{portal}` becomes an address that answers every request as a store would.
         mode: "instead": the store gets no request; "after": it does, and its answer is replaced.
-        times: number of requests to answer; None: all.
-        skip: number of matching requests that pass first.
+        times: requests to answer; None: all.
+        skip: matching requests that pass first.
     """
 
     answer: bytes
@@ -552,7 +552,7 @@ class _Peer(BaseHTTPRequestHandler):
                     pass
 
     def body(self) -> bytes:
-        """Read the body from the connection and return it, decoding chunks."""
+        """Read and return the body, decoding chunks."""
         if "chunked" not in self.headers.get("transfer-encoding", "").lower():
             return self.rfile.read(int(self.headers.get("content-length", 0)))
         read = bytearray()

@@ -15,7 +15,7 @@ _PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}
 
 
 def check_url(url: object) -> str:
-    """Check the URL of a store or a local path, and return it without needless slashes and `.` steps.
+    """Check a store's URL or a local path; return it without needless slashes and `.` steps.
 
     Raises:
         InvalidUrl: it is empty, no URL or path, a path with a query, or has outer blanks, a step "..", or a secret.

@@ -110,7 +110,7 @@ def check_fits(data: bytes, *, most: int, deepest: int = DEEPEST, items: int = M
 
 
 def depth(data: bytes, most: int) -> int:
-    """Count nested levels of lists and objects in JSON, up to `most`, without parsing it.
+    """Count nested levels of lists and objects in JSON, up to `most`, without parsing.
 
     Brackets in strings do not count; malformed JSON gives a lower bound.
     """

@@ -37,7 +37,7 @@ _EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command (default: of `sys.argv`) and return its exit status; words after `--` are the program to start.
+    """Run one command (default: of `sys.argv`); return its exit status. Words after `--` are the program to start.
 
     Usage errors raise SystemExit, or return 125 if 2 could be that program's.
     """

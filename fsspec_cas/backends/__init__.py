@@ -76,7 +76,7 @@ def split_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 
 def _open_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return a URL's filesystem and path; an option that is unknown or contradicts the URL's raises InvalidInput."""
+    """Return a URL's filesystem and path; an option unknown or contradicting the URL's raises InvalidInput."""
     from fsspec.core import get_filesystem_class, split_protocol  # noqa: PLC0415 - a third of our import
 
     # `url_to_fs` takes a multi-region access point's `::` for a chain of URLs.
@@ -145,7 +145,7 @@ def _missing_extra(protocol: str) -> NotSupported:
 
 
 def service_key(backend: Backend) -> object:
-    """Return a key, equal only for backends that send the same requests to the same service; options are hashed."""
+    """Key, equal only for backends that send the same requests to the same service; options are hashed."""
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name
     fs = getattr(backend, "_given", None)  # fsspec creates an instance per thread

@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Drop the upload's parts, if it is not completed."""
 
     def adapt(self, refused: str = "") -> bool:
-        """Switch from the dialect `refused` to the other, unless that is done; return False if none exists."""
+        """Switch from the dialect `refused` to the other, unless done; return False if none exists."""
         return False
 
     async def close(self) -> None: ...

@@ -206,7 +206,7 @@ _NO_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 def patience_s(timeout_s: float, request: StoreRequest) -> float:
-    """How long a connection may be silent: all of `timeout_s` for a large body or a completion, else a third."""
+    """How long a connection may be silent: all of `timeout_s` for large bodies and completions, else a third."""
     if len(request.data) > _SMALL_BYTES or request.verb is Verb.FINISH:
         return min(timeout_s, LONGEST_S)
     return min(timeout_s, max(_LEAST_PATIENCE_S, timeout_s / 3), LONGEST_S)

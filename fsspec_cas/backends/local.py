@@ -173,7 +173,7 @@ def _publish(temporary: Path, target: Path) -> WriteAnswer:
 
 
 def _synced(target: Path, version: Version | None, folder: int | None = None) -> WriteAnswer:
-    """Sync the folder of a file that was changed to `version` (None: deleted); `NoAnswer` if that fails.
+    """Sync the folder of a file changed to `version` (None: deleted); `NoAnswer` if that fails.
 
     `folder`: its open descriptor, which stays good if the emptied folder was removed.
     """
@@ -376,7 +376,7 @@ def _object_state(stat: os.stat_result, data: bytes | None) -> ObjectState:
 def _walk(folder: str) -> Iterator[Entry]:
     """Yield an entry for each file below a folder, unordered; none if it is missing.
 
-    Paths begin with `folder`. Leaves out temporary files, linked folders and links that lead nowhere, not linked files.
+    Paths begin with `folder`. Leaves out temporary files, linked folders and dangling links, not linked files.
     """
     try:
         children = list(os.scandir(folder))

@@ -35,7 +35,7 @@ def _applied(request: StoreRequest, statement: StoreStatement) -> Applied:
 
 
 def _carried(request: StoreRequest, statement: StoreStatement) -> Heeded:
-    """Return the state, page or upload of the statement; StoreError without one.
+    """Return the statement's state, page or upload; StoreError without one.
 
     Raises OutcomeUnknown if a part has made the object.
     """
@@ -117,7 +117,7 @@ def _clocks(now: str, date: str | None) -> str:
 
 
 def refusal(request: StoreRequest, statement: StoreStatement, vendor: str, now: str) -> CasError:
-    """Return the error for a refusal, typed by the statement's kind, often with advice.
+    """Error for a refusal, typed by the statement's kind, often with advice.
 
     FORBIDDEN, UNSUPPORTED and OTHER of a DELETE_MANY make NotSupported. `now`: this machine's time, for wrong clocks.
     """

@@ -303,7 +303,7 @@ class _Call(Generic[T]):
             self._over.set()
 
     def _run(self) -> None:
-        """Run the call and report to the event loop; if it was stopped or the loop is closed, undo the result."""
+        """Run the call and report to the event loop; if stopped, or the loop is closed, undo the result."""
         result: Any = _NO_RESULT
         error: BaseException | None = None
         try:

@@ -201,7 +201,7 @@ class ConditionalCalls:
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file, or create a folder's target, as `cp_file` does.
 
-        With `if_absent` a thread copies the file, and a cancellation does not stop it.
+        With `if_absent` a thread copies the file, even after a cancellation.
         """
         if not if_absent:
             return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)

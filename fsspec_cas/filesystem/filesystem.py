@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExclusiveFile(io.BufferedIOBase):
-    """File for writing that creates its object on a clean close, and only if the path is then empty.
+    """File for writing that creates its object on a clean close, only if the path is then empty.
 
     An exception that leaves the `with` block, a missing close, or a close while an exception propagates leaves no
     object.
@@ -364,7 +364,7 @@ def _attach(kind: type) -> None:
 
 
 def _forwarded(name: str, method: Any) -> Callable[..., Any]:
-    """Return a function, coroutine or generator that calls the target's method `name` with plain paths."""
+    """Function, coroutine or generator that calls the target's method `name` with plain paths."""
     parameters = list(inspect.signature(method).parameters)[1:]
     places = {position for position, parameter in enumerate(parameters) if parameter in _PATHS}
 

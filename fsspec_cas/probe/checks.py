@@ -1,4 +1,4 @@
-"""Checks of `probe`, in order; each runs on a `Bench` and returns a state and the evidence.
+"""Checks of `probe`, in order; each runs on a `Bench` and returns state and evidence.
 
 States: "yes": the property holds; "no": it does not; "known": a neutral fact; "skipped": it proves nothing; "failed":
 no result.
@@ -66,7 +66,7 @@ class Check:
 
 @dataclass(slots=True)
 class Bench:
-    """Store under test; `timeout` (seconds) is for each call, `uploads` are those begun and not completed."""
+    """Store under test; `timeout` (seconds) is for each call. `uploads`: begun, not completed."""
 
     store: AsyncStore
     racers: int
@@ -168,7 +168,7 @@ async def abort_upload(bench: Bench, upload: Upload) -> None:
 
 
 async def check_refused(bench: Bench, path: str, before: Content, condition: Condition = ABSENT) -> CheckResult:
-    """Write under this condition; "yes" if that is refused and the object still equals `before`."""
+    """Write under this condition; "yes" if refused, and the object still equals `before`."""
     if won_or_lost(await bench.write(path, condition)):
         return "no", "it was not refused: the store reports success"
     return await check_kept(bench, path, before)
@@ -241,7 +241,7 @@ def _writes(bench: Bench, path: str, condition: Condition, bodies: list[bytes]) 
 
 
 async def _match(bench: Bench) -> CheckResult:
-    """Replace an object at its version; "yes" if that is accepted and read back, else "no"."""
+    """Replace an object at its version; "yes" if accepted and read back, else "no"."""
     body = bench.body()
     first = await bench.write_or_raise("match")
     outcome = await bench.write("match", first.version, body)
@@ -422,7 +422,7 @@ async def _upload(bench: Bench) -> CheckResult:
 
 
 async def _upload_refused(bench: Bench) -> CheckResult:
-    """Complete an upload over an object; "yes" if that is refused and the object unchanged, else "no"."""
+    """Complete an upload over an object; "yes" if refused, and the object unchanged, else "no"."""
     before, body = await bench.write_or_raise("upload-taken"), bench.body()
     answer = await finish_upload(bench, await begin_upload(bench, "upload-taken", body), body)
     if isinstance(answer, Applied):

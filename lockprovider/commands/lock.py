@@ -313,7 +313,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """Audit as SVG text, with a lane for each owner; beyond 40, the last is "others"."""
+    """Audit as SVG text, with a lane per owner; beyond 40, the last is "others"."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}

@@ -166,7 +166,7 @@ class CommandOrder:
 
 
 def _watch(held: Lease | Term, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
-    """Wait for the command's end; None: `held` was valid then. End it once `held` is lost, and return the loss.
+    """Wait for the command's end; None: `held` was valid then. End it once `held` is lost; return the loss.
 
     Checks every 5 s, at the deadline, and when `news` is set, clearing it.
     """

@@ -230,7 +230,7 @@ def _diff(arguments: Any) -> None:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a state of Terraform as JSON, other bytes as they are stored, a JSON value unchanged."""
+    """Return a Terraform state as JSON, other bytes as stored, a JSON value unchanged."""
     if not isinstance(value, bytes):
         return value
     try:

@@ -145,7 +145,7 @@ def _column(text: str) -> pa.Field:
 
 
 def _type(text: str) -> pa.DataType:
-    """Parse `timestamp` (microseconds, UTC), `decimal(10,2)`, or Arrow's name of a type; InvalidInput for others."""
+    """Parse `timestamp` (microseconds, UTC), `decimal(10,2)`, or an Arrow type's name; InvalidInput for others."""
     try:
         if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
             return pa.decimal128(int(match[1]), int(match[2]))
@@ -353,7 +353,7 @@ def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = (
 
 
 def held_during(bars: Sequence[Bar], tenures: Sequence[Tenure]) -> list[Box]:
-    """A box for each tenure that overlaps the bars' time, cut to it."""
+    """Box for each tenure that overlaps the bars' time, cut to it."""
     start = min((bar.start_ms for bar in bars), default=0)
     end = max([bar.end_ms for bar in bars] + [start + 1])
     return [

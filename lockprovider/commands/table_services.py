@@ -93,7 +93,7 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run, arguments: Any) -> int:
-    """Call `run`; print its answer, and return the exit code.
+    """Call `run`, print its answer; return the exit code.
 
     Prints a TableError (`--debug`: raises); REFUSED: conflict, abort, lost history, existing table; else BAD_INPUT.
     """

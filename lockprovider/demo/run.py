@@ -243,7 +243,7 @@ PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
 def compact(worker: Worker) -> None:
-    """Compact whenever there are four log files; once alone, compact any that are left, and return. Sends `Step`s."""
+    """Compact whenever four log files exist; once alone, compact any left, and return. Sends `Step`s."""
     merged, is_last = 0, False
     while not is_last:
         worker.send(Step(merged, merged, "waits for log files"))
@@ -296,7 +296,7 @@ def _begin(target: Target, role: str, job: Job, pipe: Connection, log: str) -> N
 
 
 class Processes:
-    """Demo's processes, from the begin of `with` to its end."""
+    """Demo's processes, during a `with` block."""
 
     def __init__(self, job: Job, folder: Path, target: Target = work) -> None:
         self.running: dict[str, tuple[SpawnProcess, Connection]] = {}
@@ -452,7 +452,7 @@ class Track:
 
 
 def take(tracks: Mapping[str, Track], role: str, item: TableEvent | Step) -> None:
-    """Set the role's step, or add an event to its track, if it has one; mark a rolled-back instant in every track."""
+    """Set the role's step, or add an event to its track, if any; mark a rolled-back instant in every track."""
     if isinstance(item, Step):
         tracks[role].step = item
         return
@@ -620,7 +620,7 @@ def run(job: Job, out: Path | None) -> Report:
 
 
 class Stopped(Exception):
-    """An error ended the demo after it had begun to write."""
+    """An error ended the demo after writing had begun."""
 
 
 @contextlib.contextmanager

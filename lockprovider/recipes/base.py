@@ -200,8 +200,8 @@ def pace_at(base_s: float, throttled_s: float | None, now_s: float) -> float:
 class Batcher(ProcessBound, Generic[Op, T]):
     """Passes operations to `write` in batches, on a thread that lives while operations wait. Thread-safe.
 
-    Each is in at most one write, in the order of arrival. `pace_s`: from an answer to the next write. The interpreter's
-    end waits for writes, 5 s at most.
+    Each is in at most one write, in order of arrival. `pace_s`: from an answer to the next write. The interpreter's end
+    waits for writes, 5 s at most.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
         return len(self._backlog.waiting) + len(self._arrived)
 
     def submit(self, operation: Op, *, uncancellable: bool = False, answer: Later[T] | None = None) -> Later[T]:
-        """Add an operation to the next write, and return its result's future (`answer`, or a new one).
+        """Add an operation to the next write; return its result's future (`answer`, or a new one).
 
         Starts the writing thread unless it runs. An `uncancellable` future ignores `cancel`. Raises CoordinationError
         once closed, Overloaded beyond 10,000 waiting ones.

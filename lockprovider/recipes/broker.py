@@ -494,7 +494,7 @@ class Broker(Generic[T]):
                 raise BrokenLink(str(error)) from error
 
     def _results(self, peer: socket.socket, number: int, bundle: Bundle[T]) -> list[Any]:
-        """Submit a bundle to this process's batcher, and return its encoded results.
+        """Submit a bundle to this process's batcher; return its encoded results.
 
         Sends the peer a sign of life each 0.5 s. After an error each is `NotHere`; BrokenLink cancels the bundle,
         unless a write took it, and is raised.

@@ -72,7 +72,7 @@ class HandedOver:
 
 
 def flatten(operations: Sequence[Any]) -> list[Any]:
-    """Return the operations of all bundles as `Foreign`, then the others, in order.
+    """Return all bundles' operations as `Foreign`, then the others, in order.
 
     Own ones first could make the table of producers forget names.
     """

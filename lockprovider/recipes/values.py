@@ -116,7 +116,7 @@ def _check_json(value: Any, argument: str, levels: int) -> None:
 
 
 class NumberRanges:
-    """A set of numbers, such as a producer's acknowledged ones, kept as ranges."""
+    """Set of numbers, e.g. a producer's acknowledged ones, kept as ranges."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []  # first, last
@@ -143,8 +143,8 @@ class NumberRanges:
 class AcknowledgedNumbers:
     """Numbers of a producer's successful writes. Not thread-safe.
 
-    It looks at the futures of the writes: a callback may run after the caller has the result, or in a caller that holds
-    the lock around this object.
+    It looks at the writes' futures: a callback may run after the caller has the result, or in a caller that holds the
+    lock around this object.
     """
 
     def __init__(self) -> None:

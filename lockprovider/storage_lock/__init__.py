@@ -4,7 +4,7 @@ Life of a publish:
 
 1. `lock.Lock.acquire` waits in the process's queue (`acquire`). `polling.next_action` chooses by the record: wait, or
    take it. `driver.Driver` feeds `machine.step`, the pure protocol, and sends the read or conditional write that it
-   returns. A pending publish of the last holder is applied first (`Publisher.roll_forward`).
+   returns. The last holder's pending publish is applied first (`Publisher.roll_forward`).
 2. The lease starts its `client.Heartbeat`, which renews the record. If audited, the driver queues lines that
    `audit_log`'s thread writes.
 3. `lease.Lease.publish` encloses the bytes, or stages a copy (`Publisher.stage`). `Publisher.commit` asks
@@ -12,7 +12,7 @@ Life of a publish:
    the publish in the record. That write decides.
 4. `driver.apply` creates the object; the staged copy is deleted. After a lost answer the machine reads the record; if
    the lease has ended, `Publisher.settle` reads record and path.
-5. `Lease.release` frees the record. What was decided and not applied is left to the next holder.
+5. `Lease.release` frees the record. A decided, unapplied publish is left to the next holder.
 
 A group commit needs no lease: `committer.Committer` decides by `commit_rules`, and writes by `commit_writes`.
 """

@@ -68,7 +68,7 @@ class Fifo:
 
 
 class FifoTurn:
-    """A turn in a `Fifo`, from its creation until `leave`, or unreferenced."""
+    """Turn in a `Fifo`, from its creation until `leave`, or unreferenced."""
 
     def __init__(self, fifo: Fifo) -> None:
         self._fifo = fifo

@@ -116,7 +116,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Tenures in the order of the takes, overlaps, and unreadable files."""
+    """Tenures in order of the takes, overlaps, and unreadable files."""
 
     tenures: tuple[Tenure, ...]
     overlaps: tuple[Overlap, ...]

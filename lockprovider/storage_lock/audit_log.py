@@ -185,7 +185,7 @@ class AuditLog:
     def _put(self, page: _Page, timeout_s: Callable[[], float]) -> None:
         """Write the whole file if it has grown, and note version and length in `page`.
 
-        If the conditional write is not won, overwrites at once whatever is stored. Raises store errors.
+        Unless the conditional write is won, overwrites at once whatever is stored. Raises store errors.
         """
         data, version = page.data, page.version
         if len(data) == page.written:

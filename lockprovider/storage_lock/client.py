@@ -112,9 +112,9 @@ class Heartbeat:
                 pass
 
     def beat(self) -> float | None:
-        """Renew the lease once; mark it as lost if it must end, or at an unexpected error, which is raised.
+        """Renew the lease once; mark it as lost if it must end, or at an unexpected error, also raised.
 
-        Returns seconds until the next beat, fewer after a failed renewal; None if there is none.
+        Returns seconds until the next beat, fewer after a failed renewal; None: none.
         """
         with self._beating:
             lease = self._lease()

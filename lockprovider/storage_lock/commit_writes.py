@@ -167,7 +167,7 @@ class CommitRequests:
         return [request for request, outcome in verdicts if isinstance(outcome, commit_rules.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Write each request's intent that is not stored yet; True if all are stored.
+        """Write each request's intent not stored yet; True if all are stored.
 
         After False or `CasError` some may be, so repeat it. Marks each posted, and fixes its name, before its write.
         """

@@ -38,7 +38,7 @@ _LEAST_ROUND_S = 0.005
 
 
 class Committer:
-    """One client of group commit, with a thread while there are requests. Thread-safe.
+    """One client of group commit, with a thread while requests exist. Thread-safe.
 
     `wants_hold`: a thread of this process wants the lock. `resting`: set while all is done and applied.
     """

@@ -52,7 +52,7 @@ from lockprovider.storage_lock.record import (
 
 @dataclass(frozen=True, slots=True)
 class KnownRecord:
-    """A record known since `seen_s`. `understood`: encoding it gives the same bytes."""
+    """Record known since `seen_s`. `understood`: encoding it gives the same bytes."""
 
     record: LockRecord
     version: Version
@@ -206,7 +206,7 @@ class Driver:
             audit.renewed(held.record, self._me.settings.validity)
 
     def _put(self, effect: machine.PutRecord) -> machine.Event:
-        """Write the record, and return the outcome as the machine's next event.
+        """Write the record; return the outcome as the machine's next event.
 
         An unknown one is `PutFailed`, as is a refused one, except a take's. Errors are raised, and the machine then
         expects a read.
@@ -381,7 +381,7 @@ class Publisher:
             )
 
     def _drop_set_aside(self, pending: Pending) -> None:
-        """Renew the record without a publish that was set aside.
+        """Renew the record without a publish set aside.
 
         Always raises: `AlreadyExists` if the renewal is stored, else `Unappliable`.
         """

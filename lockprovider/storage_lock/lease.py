@@ -61,7 +61,7 @@ class Lease:
 
     Not promised: that no other client acts while your process was paused. Only `publish` is safe then.
 
-    Without a reference to it, or to its lock, it is released with a `ResourceWarning`.
+    Without a reference to it or its lock, it is released with a `ResourceWarning`.
 
     >>> lock = lockprovider.lock("memory://docs/lock")
     >>> lease = lock.acquire()
@@ -141,7 +141,7 @@ class Lease:
     @overload
     def publish(self, path: Pending, data: bytes | None = None, *, new: bool = False) -> None: ...
     def publish(self, path: str | Pending, data: bytes | None = None, *, new: bool = False) -> None:
-        """Create `path` with `data` if and only if this lease still is the newest one, whatever the clocks.
+        """Create `path` with `data` if and only if this lease is still the newest, whatever the clocks.
 
         When this returns, the object is at `path`. To stage ahead, pass the handle of `Lock.stage` as `path`. With
         `data`, the staged copy is not read, but must exist.
@@ -220,10 +220,10 @@ class Lease:
         return self._ended or self._client.driver.tick()
 
     def renew(self) -> bool:
-        """Prolong the lease now, and apply decided publishes that are left; store errors are raised.
+        """Prolong the lease now, and apply left-over decided publishes; raises store errors.
 
-        Returns False if the outcome is unknown, if the call only settled an earlier write, or if the lease is over;
-        `check` tells. A loss noticed here calls `on_lost`.
+        Returns False if the outcome is unknown, the call only settled an earlier write, or the lease is over; `check`
+        tells. A loss noticed here calls `on_lost`.
 
         >>> lease.renew()
         True
@@ -289,7 +289,7 @@ class Lease:
         run_callbacks([partial(call, self._lost(self._ended or _RELEASED))])
 
     def again(self, *, keeps_log: bool) -> Lease:
-        """Count one more `acquire` of this lease, and return the lease.
+        """Count one more `acquire`; return this lease.
 
         Raises `LeaseLost` if it is over, or `LockError` if only the outer one keeps the log.
         """

@@ -283,8 +283,8 @@ class Lock:
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Publish together with other writers, without the lock; waits until that is decided and applied.
 
-        A thread sends the requests, beginning with the record of the last `look`. Returns and raises as
-        `Committer.commit`. `timeout` None: the settings'.
+        A thread sends the requests, beginning with the last `look`'s record. Returns and raises as `Committer.commit`.
+        `timeout` None: the settings'.
 
         Raises:
             InvalidSettings: `timeout` is not a number of seconds.
@@ -323,8 +323,8 @@ class Lock:
         """Prepare a later publish; returns the handle for `Lease.publish`.
 
         Small data travels in the lock record; larger data is written to the store, until published or unstaged.
-        `unshared` promises that nothing else is ever written to `path`: another client that finishes the publish
-        accepts any object there.
+        `unshared` promises that nothing else is ever written to `path`: another client finishing the publish accepts
+        any object there.
 
         >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
         >>> with lock as lease:
@@ -333,7 +333,7 @@ class Lock:
         return self._of_this_process().publisher.stage(path, data, unshared=check_flag(unshared, "unshared"))
 
     def unstage(self, pending: Pending) -> None:
-        """Remove staged bytes of a publish that is abandoned or applied. After a `CasError` they may remain.
+        """Remove staged bytes of an abandoned or applied publish. After a `CasError` they may remain.
 
         Raises:
             LockError: the publish was, or may yet be, decided. Retry after the next acquisition.
@@ -345,7 +345,7 @@ class Lock:
     def wait_for_late(self) -> None:
         """Wait until no client can still apply a publish from an earlier lease. May renew the lease.
 
-        Call it under the lock before you remove published objects. After a recent release with pending publishes it
+        Call it under the lock before removing published objects. After a recent release with pending publishes it
         returns 5.5 s after the acquisition, else at once.
 
         Raises:

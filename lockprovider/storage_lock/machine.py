@@ -264,7 +264,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
     """Return the step while a write is unanswered, or being checked by a read.
 
-    A write that failed or was refused is checked, but a take that lost ends as busy.
+    A failed or refused write is checked, but a lost take ends as busy.
     """
     match state, event:
         case Writing() as write, PutWon(version):
@@ -460,7 +460,7 @@ def _tick(state: State, monotonic_s: float) -> Step:
 
 
 def belief(state: State) -> Held | None:
-    """Return the lease that the client believes to hold, even with a renewal or commit unanswered.
+    """Lease that the client believes to hold, even with a renewal or commit unanswered.
 
     It may be past its deadline. None during a take, and once its release is sent.
     """
@@ -504,7 +504,7 @@ def publish_next(state: State, *, tried: bool, ended: bool, record_is_seen: bool
 def settle_commit(
     pending: Pending, owner: str, epoch: int, record: LockRecord | None, stored_digest: str | None
 ) -> Verdict:
-    """Decide, after the end of the lease, whether an unanswered commit took effect.
+    """Decide, after the lease's end, whether an unanswered commit took effect.
 
     "apply": the next holder applies it. `record` was read after all tries, and `stored_digest` after `record`. While
     the record is that lease's (`owner`, `epoch`), a copy may be under way: "unknown".

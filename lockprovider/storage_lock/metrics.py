@@ -185,7 +185,7 @@ class Recorder:
 
 
 def _counted(owner: str, before: State, event: Event, after: State, effect: Effect | None) -> tuple[str, ...]:
-    """Return the names of counters that this step raises by one, mostly none.
+    """Names of counters that this step raises by one, mostly none.
 
     They count a take from a lapsed holder, a loss found by a read, and a release, confirmed or not.
     """
@@ -203,7 +203,7 @@ def _counted(owner: str, before: State, event: Event, after: State, effect: Effe
 
 
 def _timed(before: State, after: State, effect: Effect | None) -> Held | None:
-    """Return the lease whose left validity is reported: after a take the new, after a renewal the old, else None."""
+    """Lease whose left validity is reported: after a take the new, after a renewal the old, else None."""
     match before, effect, after:
         case _, Done("acquired"), Held() as new:
             return new

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def on_metric(meter: Meter | None = None, attributes: Mapping[str, str] | None = None) -> OnMetric:
     """Return a callback for `on_metric` that records with `meter` (default: the global provider's).
 
-    `attributes` are added to every number, for example the table's name.
+    `attributes` are added to every number, e.g. the table's name.
 
     Raises:
         LockError: OpenTelemetry's API is not installed.
@@ -49,7 +49,7 @@ def _global_meter() -> Meter:
 
 
 def _instrument(meter: Meter, measure: Measure) -> Record:
-    """Create the measure's counter, histogram or gauge in `meter`, and return its recording function."""
+    """Create the measure's counter, histogram or gauge in `meter`; return its recording function."""
     match measure.kind:
         case "counter":
             return meter.create_counter(measure.name).add

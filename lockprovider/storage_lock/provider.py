@@ -64,7 +64,7 @@ def locate(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> LockPlace:
-    """Open the store of the URL, and return its lock's place. Raises as `lockprovider.lock`."""
+    """Open the URL's store; return its lock's place. Raises as `lockprovider.lock`."""
     return _place(from_url(check_url(url)), on, settings, storage_options)
 
 

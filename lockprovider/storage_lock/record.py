@@ -340,8 +340,8 @@ _ADLER = 65521
 class Pending:
     """Publish, decided or staged: `path` is created from `staged`, or else from `data`.
 
-    `unshared`: nothing else is ever written there. `first`: an `unshared` publish with its bytes, and no `first`, that
-    is applied before. Raises `InvalidInput` for a path that no store can have.
+    `unshared`: nothing else is ever written there. `first`: an `unshared` publish with its bytes, and no `first`,
+    applied before. Raises `InvalidInput` for a path that no store can have.
 
     >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
     >>> pending.path, pending.unshared

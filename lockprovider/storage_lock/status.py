@@ -245,7 +245,7 @@ class Broken:
 
     Attributes:
         outcome: Won: the lock is free. Lost: the record had changed. Unknown: read it again.
-        finished: paths of publishes that are applied now.
+        finished: paths of publishes applied now.
         set_aside: paths of unappliable publishes, and their details objects.
     """
 

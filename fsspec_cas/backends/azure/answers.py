@@ -81,7 +81,7 @@ class AzureDialect(Dialect):
 
 
 def _success(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's statement, with the page, block, version or object that it carries.
+    """Return a success's statement, with its page, block, version or object.
 
     Without a required ETag, return `Unproven`.
     """

@@ -95,7 +95,7 @@ class GcsDialect(Dialect):
 
 
 def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return the object of a read's reply; `Unproven` without a generation or all bytes.
+    """Object of a read's reply; `Unproven` without a generation or all bytes.
 
     Content type and metadata are left out.
     """
@@ -141,7 +141,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
 
 
 def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> ObjectState:
-    """Return an object's state from its JSON resource, with the time of the answer from `headers`."""
+    """Return an object's state from its JSON resource, with the answer's time from `headers`."""
     metadata = dict(resource.get("metadata") or {})
     updated = resource.get("updated")
     identity = metadata.pop(_IDENTITY, None)

@@ -155,7 +155,7 @@ def _request(request: StoreRequest) -> GcsRequest:
 
 
 def _write(request: StoreRequest) -> GcsRequest:
-    """Return the request that writes a whole object, with its attributes and condition."""
+    """Request that writes a whole object, with its attributes and condition."""
     bucket, _, key = request.path.partition("/")
     condition = request.condition
     generation = "0" if condition is None or isinstance(condition, Absent) else condition.token
@@ -180,7 +180,7 @@ def _list(request: StoreRequest) -> GcsRequest:
 
 
 def _begin(request: StoreRequest) -> GcsRequest:
-    """Return the request that opens an object's upload session, with its attributes, if the path is empty."""
+    """Request that opens an object's upload session, with its attributes, if the path is empty."""
     bucket, _, key = request.path.partition("/")
     resource, query = _resource(key, request.the_write())
     return GcsRequest(

@@ -278,9 +278,9 @@ def _checked(fs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _provided(provider: Any, path: str) -> Callable[[], Any]:
-    """Return a function that calls `provider`, and caches its credentials.
+    """Function that calls `provider`, and caches its credentials until five minutes before they expire, if ever.
 
-    It keeps them until five minutes before they expire, if ever. AccessDenied: `provider` fails.
+    AccessDenied: `provider` fails.
     """
     cached: list[Any] = []
 

@@ -53,7 +53,7 @@ class S3Api(HttpBackend):
         """Send DeleteObjects for paths in one bucket, also missing ones; StoreError names refused objects.
 
         If all refusals are temporary, return `NoAnswer`. NotSupported, also for denied access: delete singly. Once the
-        store has stated that it does not know the operation, later calls raise it without a request.
+        store has stated that it lacks the operation, later calls raise it without a request.
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} does not support DeleteObjects")

@@ -293,7 +293,7 @@ def _listed(request: StoreRequest, root: ET.Element, statement: StoreStatement) 
 
 
 def _document(body: bytes) -> ET.Element | None:
-    """Return the body's XML root, or None if it is no XML."""
+    """Body's XML root; None if not XML."""
     text = body.lstrip()
     if text[:1] != b"<":
         return None

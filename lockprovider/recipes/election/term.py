@@ -65,7 +65,7 @@ class Candidate:
         self._highest = 0
 
     def look(self) -> Observed | None:
-        """Read the record by a conditional GET, store it in `observed`, and return that (None: never read).
+        """Read the record by a conditional GET, store it in `observed`; return that (None: never read).
 
         A removed object's last record stays, with `is_removed`. The first read may take a HEAD.
         """
@@ -240,7 +240,7 @@ class Term:
         return self._leading.deadline_s
 
     def check(self) -> None:
-        """Check, without a request, that no other candidate leads, as far as this process can know.
+        """Check, without a request, that no other candidate leads, as far as this process knows.
 
         A term past its deadline is marked as lost.
 
@@ -301,7 +301,7 @@ class Term:
         self._end(self._candidate.over(self._leading, why, LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
-        """Call `call` once the term is over, on the thread that notices, or at once if it is over; log errors.
+        """Call `call` once the term is over, on the noticing thread, or at once if already over; log errors.
 
         >>> term.when_lost(lambda: print("stop"))
         >>> term.resign()
@@ -435,7 +435,7 @@ def ended_by_itself(error: BaseException | None, term: Term) -> bool:
 
 
 class _Call:
-    """Runs `main(term)` on its own thread, once that is started."""
+    """Runs `main(term)` on its own thread, once started."""
 
     def __init__(self, main: Callable[[Term], Any], term: Term) -> None:
         self.done = Signal()

@@ -285,7 +285,7 @@ class Job(ProcessBound):
             )
 
     def _end(self, end: End) -> None:
-        """Send the end of the claim, and set `ended`; an error sets `lost`, is raised, and the claim lapses.
+        """Send the claim's end, and set `ended`; an error sets `lost`, is raised, and the claim lapses.
 
         The same end may be repeated; another one raises ClaimLost.
         """

@@ -68,7 +68,7 @@ StateChange = Update | BeginEdit | EndEdit | StopEdits
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Write's new fields; `lineage` is used by a first write."""
+    """Write's new fields; `lineage`: for a first write."""
 
     write: str
     by: str
@@ -185,7 +185,7 @@ class StateWrite:
     """Write of `document` over `base` (None: no state), and its next step.
 
     1. The current revision is archived before it is overwritten: archived later, a crash could lose a serial.
-    2. The write is conditional on the version that was read.
+    2. The write is conditional on the version read.
     3. After a refusal, the write's id is searched at the path, or in the history, where a later writer archived it.
 
     With `doubt` a copy may be on its way, or written. The verdict is `mine` (written), `never`, or `untold`: the

@@ -44,7 +44,7 @@ class EditMark:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One revision as it is stored."""
+    """One revision as stored."""
 
     lineage: str
     serial: int

@@ -183,7 +183,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return self._revision(self._writer.read(max_age_s=max_age_s)[0])
 
     def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """Replace the value by the result of `fn`, unless that is `UNCHANGED`, and return its revision.
+        """Replace the value by `fn`'s result, unless `UNCHANGED`; return its revision.
 
         `fn` gets the value, or the default, and may run several times, on another thread; its errors are raised.
         Concurrent updates share a write, but no errors; the revision has the value and `reason` after the last of them.
@@ -329,7 +329,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
         return Editor(status.state, by, since_ms, reason, status, record.valid_until_ms if record else 0)
 
     def unlock(self, shown: Editor) -> None:
-        """Break the lock of edits, so that its holder's edit is refused; `shown` is the result of `who`.
+        """Break the lock of edits, so that its holder's edit is refused; `shown`: `who`'s result.
 
         Also writes a revision, "unlocked", unless a newer edit has begun or no value exists. If `shown` is absent or
         released, does nothing.

@@ -390,7 +390,7 @@ class TfLock(AtUrl):
             raise
 
     def unlock(self, shown: TfLockFile) -> bool:
-        """Remove the file that was shown; return False if it was gone already.
+        """Remove the shown file; return False if already gone.
 
         Raises:
             StateConflict: another client has it now; it was left.
@@ -437,7 +437,7 @@ class TfLock(AtUrl):
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
-    """Return the lock file of these bytes; what is missing or malformed becomes ""."""
+    """Lock file of these bytes; missing or malformed fields become ""."""
     try:
         fields = parse_object(data, most=_LARGEST)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads and writes of a state, its history and its lock of edits, for all callers of a process."""
+"""Reads and writes of a state, its history and lock of edits, for all callers of a process."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class StateWriter:
                 return turn
 
     def _unknown(self, turn: StateWrite, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
-        """Return the error of a write that may be done, with what `settle` needs."""
+        """Error of a write that may be done, with what `settle` needs."""
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
             f"serial {turn.document.serial} of {self.path!r} may have been written: {why}; "

@@ -84,7 +84,7 @@ class LogObjects:
         return self._manifest
 
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
-        """Store and cache `fn(manifest)` with the next `rev`, and return it.
+        """Store and cache `fn(manifest)` with the next `rev`; return it.
 
         After a lost race or answer `fn` runs again, even if the write was done.
         """
@@ -244,7 +244,7 @@ _FIRST_POLL_S = 0.05
 def follow(
     objects: LogObjects, start: Callable[[], Position], idle_s: float = 1.0, timeout: float | None = None
 ) -> Iterator[LogBatch]:
-    """Check by reads the position that `start` returns, and return `_followed` from it."""
+    """Check by reads the position that `start` returns; return `_followed` from it."""
     idle_s, timeout_s = check_seconds(idle_s, "idle_s"), None if timeout is None else check_seconds(timeout)
     position = start()
     if position.slot < objects.manifest(fresh=True).floor:

@@ -169,7 +169,7 @@ class Wal(BatchedRecipe[LogOperation | Bundle[LogOperation], Any]):
         return Leader(self._batcher, self._objects, self._writer, producer, epoch=led)
 
     def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
-        """End the log for good, and return its end. May be repeated.
+        """End the log for good; return its end. May be repeated.
 
         Clients that append or read later get `successor`. While a leader appends, `fence` must be its epoch or newer.
 

@@ -1,4 +1,4 @@
-"""Errors of tables; README.md, "Errors", says what a caller does about each."""
+"""Table errors; README.md, "Errors", says what a caller does about each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockprovider.bounded import Undecodable
 
 
 class TableError(Exception):
-    """Base class of the errors of tables."""
+    """Base class of table errors."""
 
 
 class TableNotFound(TableError):
@@ -19,7 +19,7 @@ class TableNotFound(TableError):
 
 
 class TableExists(TableError):
-    """A table already exists at this path."""
+    """A table exists at this path."""
 
 
 class TableReplaced(TableError):
@@ -27,7 +27,7 @@ class TableReplaced(TableError):
 
 
 class UnsupportedTable(TableError):
-    """The table has a feature that is unsafe or impossible here."""
+    """The table has a feature unsafe or impossible here."""
 
 
 class UnsupportedSchema(TableError):
@@ -46,7 +46,7 @@ _ADVICE = {("double", "float"): 'use astype("float32") if values may be rounded'
 
 @dataclass(frozen=True)
 class Misfit:
-    """A field, or a value of a field, that does not fit the table.
+    """Field, or field's value, that does not fit the table.
 
     Attributes:
         path: `column.field`, `.element` of a list, `.key` and `.value` of a map.
@@ -79,7 +79,7 @@ class Misfit:
 
     @classmethod
     def missing(cls, path: str, wanted: str, *, identifies: bool = False) -> Misfit:
-        """`identifies`: the missing field is a column of the record key or the partition."""
+        """`identifies`: the missing field is a record key or partition column."""
         why = ", and identifies each row; add it" if identifies else "; add it, with nulls if that is what is meant"
         advice = "" if "." in path else f"; {_INDEX}"
         return cls(path, "", wanted, f"{path} is missing, of type {wanted}{why}{advice}")
@@ -91,7 +91,7 @@ class Misfit:
         """Misfit of a field that the table lacks.
 
         `given`: its type; `names`: table's fields in `parent` ("": columns); `near`: one that differs by case; `alias`:
-        type's name for `pa.schema`, if it has one.
+        type's name for `pa.schema`, if any.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
         more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
@@ -194,7 +194,7 @@ class WriteConflict(TableError):
 
 
 class AlreadyCommitted(TableError):
-    """The table already contains this batch; nothing was written again."""
+    """The table already contains this batch; nothing was written."""
 
 
 class WrongCheckpoint(TableError):

@@ -1,4 +1,4 @@
-"""Settings of a table's writers, by names of this library or Hudi's keys.
+"""Settings of a table's writers, by this library's names or Hudi's keys.
 
 Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
 """
@@ -224,7 +224,7 @@ class TableSettings:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
-        """Read a JVM writer's settings; keys that do not matter here are ignored.
+        """Read a JVM writer's settings; ignores keys that do not matter here.
 
         Missing keys have Hudi's defaults, so the default mode is `single_writer`; but without
         `hoodie.archive.automatic` no archival follows a commit, and without `hoodie.metadata.enable` the table's

@@ -161,7 +161,7 @@ def _schema(source: Any) -> pa.Schema:
 
 
 def named_columns(argument: str, value: object) -> tuple[str, ...]:
-    """The names as a tuple, one text as one name. Raises `InvalidRecords` for others or repeated names."""
+    """Names as a tuple, one text as one name. Raises `InvalidRecords` for others or repeated names."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InvalidRecords(f"{argument}={shown(value)} must be names of columns, each once, e.g. {argument}=('id',)")

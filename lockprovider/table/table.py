@@ -452,7 +452,7 @@ class Table(TableContext):
         return compaction.compact_table(self, dry_run=dry_run)
 
     def schedule_compaction(self) -> str | None:
-        """Write a compaction plan for any process; returns its begin time, None if there is nothing to merge.
+        """Write a compaction plan for any process; returns its begin time, None if nothing is to merge.
 
         >>> instant = logs.schedule_compaction()
         """
@@ -497,8 +497,8 @@ class Table(TableContext):
 
         Args:
             sort_by: columns, nulls first; none: rows stay in the order of their files.
-            target_file_bytes: about the size of a new file.
-            small_file_bytes: files below this size are joined, if a partition has two (default: half of the target).
+            target_file_bytes: about a new file's size.
+            small_file_bytes: files below this size are joined, if a partition has two (default: half the target).
             dry_run: return only the next plan.
 
         Raises:
@@ -532,7 +532,7 @@ class Table(TableContext):
         return clustering.schedule_clustering(self, rule)
 
     def run_clustering(self, instant: str) -> ClusteringResult:
-        """Run a scheduled clustering, as `run_compaction` a compaction.
+        """Run a scheduled clustering, like `run_compaction`.
 
         Raises:
             HistoryGone, Aborted: as `run_compaction`.
@@ -545,7 +545,7 @@ class Table(TableContext):
         return clustering.run_clustering(self, instant)
 
     def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
-        """Remove scheduled clusterings as `unschedule_compaction` removes compactions.
+        """Remove scheduled clusterings, like `unschedule_compaction`.
 
         >>> table.unschedule_clustering(hours=24)
         ()
@@ -599,7 +599,7 @@ class Table(TableContext):
         rollback.roll_back_dead(self, instant, force=check_flag(force, "force"))
 
     def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
-        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
+        """Keep a commit's files (default: the last's) from being cleaned, until `delete_savepoint`.
 
         An existing savepoint stays unchanged. Returns the commit's begin time, which names the savepoint, and is a
         version.
@@ -616,7 +616,7 @@ class Table(TableContext):
         return clean.create_savepoint(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
-        """List savepoints by the begin time of their commit, oldest first.
+        """List savepoints by their commit's begin time, oldest first.
 
         Raises:
             Corrupt: a savepoint cannot be parsed.
@@ -699,7 +699,7 @@ class Table(TableContext):
         return share.unshare(self, dry_run=dry_run)
 
     def doctor(self, *, keys: bool = False) -> tuple[TableFinding, ...]:
-        """Find faults of the table, with the next step for each; writes nothing.
+        """Find the table's faults, with the next step for each; writes nothing.
 
         Works on tables that cannot be written here, too; `lockprovider table doctor URL` on those that cannot be
         opened. `keys`: read all record keys, and count those in several file groups.

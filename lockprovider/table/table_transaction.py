@@ -20,7 +20,7 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 class TableTransaction(TransactionHandle):
-    """Transaction with the methods of `Table`; not thread-safe, and for one commit only.
+    """Transaction with `Table`'s methods; not thread-safe, and for one commit only.
 
     Promised: all reads are of one moment. A clean end of the `with` block commits all changes, unless another writer
     has changed the same file groups since; an exception discards them. NOT promised: that a row only read is unchanged

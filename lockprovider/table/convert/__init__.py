@@ -1,4 +1,4 @@
-"""Conversion of rows to a table's columns."""
+"""Converts rows to a table's columns."""
 
 from lockprovider.table.convert.columns import READ, WRITE, Rules
 from lockprovider.table.convert.plan import OnMissing, Plan, compile_plan, read_as

@@ -1,6 +1,6 @@
 """Column types, schemas of new and widened tables, and conversion rules.
 
-`WRITE` is for a user's rows (SPECIFICATION.md has its table), `READ` for files older than the widening of a column.
+`WRITE` is for a user's rows (SPECIFICATION.md has its table), `READ` for files older than a column's widening.
 
 Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for `READ`.
 """
@@ -195,7 +195,7 @@ _INSIDE = {"lockprovider", "functools", "contextlib"}
 
 
 def new_table_schema(schema: pa.Schema) -> pa.Schema:
-    """Schema that a new table stores: nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
+    """New table's stored schema: nullable, without Hudi's meta columns. May raise UnsupportedSchema."""
     return pa.schema(_stored_fields(without_meta_columns(schema), ""))
 
 
@@ -227,7 +227,7 @@ def _check_names(names: Sequence[str], path: str) -> None:
 
 
 def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """Type that a table stores for `kind`, such as int32 for int8: decoded, nested fields nullable.
+    """Table's stored type for `kind`, such as int32 for int8: decoded, nested fields nullable.
 
     Raises `UnsupportedSchema` for other types, empty structs, bad names, map keys other than text; `path`: the
     column's.
@@ -270,7 +270,7 @@ def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
-    """Type like the nested `owner`, with one field only: a new one of type `kind`, at the path `rest` inside it.
+    """Type like the nested `owner`, with only a new field of type `kind`, at the path `rest` inside it.
 
     Raises InvalidInput, with the owner's `path`, if `rest` leads into no struct.
     """
@@ -288,7 +288,7 @@ def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.D
 
 
 def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
-    """Return `old` with the new fields of `new` last, nested ones too; common fields keep their type.
+    """`old` with the new fields of `new` last, nested ones too; common fields keep their type.
 
     Raises `UnsupportedSchema`, with the struct's `path`, for names alike, or types that do not fit.
     """
@@ -305,7 +305,7 @@ def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list
 
 
 def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
-    """Return `old` plus nested fields of `new`; raise `UnsupportedSchema` unless other types fit it without loss."""
+    """`old` plus nested fields of `new`; raises `UnsupportedSchema` unless other types fit it without loss."""
     if types.is_struct(old) and types.is_struct(new):
         return pa.struct(_merged(_inside(old), _inside(new), path))
     if types.is_map(old) and types.is_map(new):
@@ -326,7 +326,7 @@ def new_fields(table: pa.Schema, source: pa.Schema) -> pa.Schema:
 
 
 def _new(table: pa.DataType, source: pa.DataType, path: str) -> Iterator[pa.Field]:
-    """Yield the fields, at any depth, of `source` that `table` lacks, named by their paths.
+    """Yield the fields, at any depth, of `source` that `table` lacks, named by path.
 
     Types of different kinds give none.
     """

@@ -252,7 +252,7 @@ def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
 
 
 def repeated(values: pa.Array, places: pa.Array) -> pa.Array:
-    """Return the values at these positions, null at null ones; raise TooLong if 32-bit offsets may not suffice."""
+    """Values at these positions, null at null ones; raises TooLong if 32-bit offsets may not suffice."""
     if types.is_string(values.type) or types.is_binary(values.type):
         lengths = pc.binary_length(values)
         size = (pc.max(lengths).as_py() or 0) * len(places)

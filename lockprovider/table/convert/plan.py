@@ -32,7 +32,7 @@ def compile_plan(
     *,
     needed: Collection[str] = (),
 ) -> Plan:
-    """Make the plan that converts rows of schema `source` to the columns of `table`.
+    """Make the plan to convert rows of schema `source` to `table`'s columns.
 
     A missing field becomes null, or a misfit if it is `needed`, not nullable, or `missing` is `refuse`. `READ` makes it
     null, and leaves out columns that `table` lacks. Raises DoesNotFit (with `READ` Corrupt) with every misfit.
@@ -83,7 +83,7 @@ def _alias(kind: pa.DataType) -> str | None:
 
 
 def in_python(value: pa.Scalar) -> Any:
-    """Convert a value of Arrow, at any depth; times of years that Python lacks become text."""
+    """Convert an Arrow value, at any depth; times of years that Python lacks become text."""
     try:
         return value.as_py()
     except (ValueError, OverflowError):
@@ -172,7 +172,7 @@ class _Compiler:
         return _required(conversion, Misfit.null(path, str(field.type)))
 
     def _of_type(self, source: pa.DataType, target: pa.DataType, path: str) -> Convert:
-        """Return the step that decodes and converts arrays of field `path`.
+        """Step that decodes and converts arrays of field `path`.
 
         If types do not fit, appends a misfit; that step must not run.
         """
@@ -232,7 +232,7 @@ def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
 
 
 def _required(step: Convert, misfit: Misfit) -> Convert:
-    """Return `step` with a check: a null in its result raises `_ValueMisfit` with `misfit`."""
+    """`step` with a check: a null in its result raises `_ValueMisfit` with `misfit`."""
 
     def run(values: pa.Array) -> pa.Array:
         converted = step(values)
@@ -244,7 +244,7 @@ def _required(step: Convert, misfit: Misfit) -> Convert:
 
 
 def _encoded(step: Convert) -> Convert:
-    """Step that converts the values of a dictionary or of runs, then repeats them.
+    """Step that converts a dictionary's or runs' values, then repeats them.
 
     It ignores a dictionary's misfits that no row uses.
     """
@@ -359,7 +359,7 @@ class Plan:
         return Corrupt(f"an old file does not fit the table: {error}") if self.rules is READ else error
 
     def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Convert rows; those of another schema than `source` get a plan of their own.
+        """Convert rows; those of another schema than `source` get their own plan.
 
         Raises DoesNotFit (with `READ` Corrupt) with the first misfit's value and row, InvalidRecords for a too long
         value.

@@ -1,6 +1,6 @@
 """Input of rows: pandas or polars frames, and pyarrow Tables, RecordBatches and readers.
 
-Columns keep the Arrow types of their library. NaN of Arrow stays.
+Columns keep their library's Arrow types. Arrow's NaN stays.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Diagnosis of a table: `facts` gathers facts, and pure `rules` check them."""
+"""Table diagnosis: `facts` gathers facts, and pure `rules` check them."""

@@ -1,4 +1,4 @@
-"""Facts about a table, which the doctor gathers."""
+"""Facts that the doctor gathers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _Failed = TypeVar("_Failed")
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """Fault of a table, or a note, and the next step.
+    """Table's fault, or a note, and the next step.
 
     >>> TableFinding("R4", "note", "the table was upgraded", "nothing").state
     'note'
@@ -337,7 +337,7 @@ def _lock(table: TableContext, timeline: Timeline) -> tuple[str, str, tuple[str,
 
 
 def _lockless(record: LockRecord, timeline: Timeline) -> tuple[str, ...]:
-    """Return names of commit files later than the first in the lock's log that it lacks; empty if it is incomplete."""
+    """Names of commit files later than the first in the lock's log that it lacks; empty if it is incomplete."""
     log = record.log if record.log_has_pending else None
     names = [entry.path.rpartition("/")[2] for entry in log.entries] if log is not None else []
     times = [instant.completion for instant in map(parse_instant, names) if instant is not None and instant.completion]

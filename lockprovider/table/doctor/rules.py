@@ -1,4 +1,4 @@
-"""Checks of a table's facts: the rules R1 to R7 of all writers of a shared table, and more.
+"""Checks of a table's facts: rules R1 to R7 of all writers of a shared table, and more.
 
 Source: Hudi `MarkerBasedRollbackStrategy`, `HoodieTableMetadata`, `HoodieInstantTimeGenerator`, `UpgradeDowngrade`,
 `HoodieTableFileSystemView`, `FSUtils.getAllPartitionPaths`.
@@ -411,7 +411,7 @@ def _services(facts: Facts) -> _Found:
 
 
 def _waiting(facts: Facts, begin: str, what: str, command: str) -> _Said:
-    """Return a finding for a pending plan: wrong if it is a day old without executor, else a note.
+    """Finding for a pending plan: wrong if it is a day old without executor, else a note.
 
     `what` begins its text; the `table` subcommand `command` runs the plan.
     """

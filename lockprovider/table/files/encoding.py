@@ -47,7 +47,7 @@ def java_order(key: str) -> bytes:
 
 
 def ends(keys: pa.Array) -> tuple[str, str] | None:
-    """Return the least and greatest key in Java's order, by UTF-16 units; None without keys."""
+    """Least and greatest key in Java's order, by UTF-16 units; None without keys."""
     if not len(keys):
         return None
     bounds = pc.min_max(keys)
@@ -199,9 +199,9 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
-    """Return a footer's entries: Avro schema, bloom filter, key range.
+    """Footer's entries: Avro schema, bloom filter, key range.
 
-    Without `key_filter`, hash only the keys that follow those of base file `known`.
+    Without `key_filter`, hashes only the keys that follow those of base file `known`.
     """
     if key_filter is None:
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
@@ -229,7 +229,7 @@ def encode_log(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Table],
 ) -> tuple[WriteStat, bytes]:
-    """Return statistics and bytes of a log file: of rows, their unique keys, and deletes as from `rows_of_keys`.
+    """Log file's statistics and bytes: of rows, their unique keys, and deletes as from `rows_of_keys`.
 
     Raises `InvalidRecords` for a row's null ordering value, one too large for the JVM, or a file name that it rejects;
     for deletes as `wrapper_of`.
@@ -268,7 +268,7 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
 
 
 def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
-    """Return the ordering values of deletes; raise `InvalidRecords` for null in a merge-on-read table.
+    """Deletes' ordering values; raises `InvalidRecords` for null in a merge-on-read table.
 
     Also, in every table, for an int 0 or the day 1970-01-01, which count as none.
     """

@@ -124,11 +124,11 @@ class GroupWriter:
         return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
 
     def encode(self, group: NewGroup) -> Encoded:
-        """Encode the latest row of each key."""
+        """Encode each key's latest row."""
         return next(self.encode_each([group]))
 
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
-        """Yield each new group's encoded base file, in order, with the latest row of each key.
+        """Yield each new group's encoded base file, in order, with each key's latest row.
 
         Reads all groups first, to hash small ones together. Raises as `refuse_unordered` and `dedupe`.
         """
@@ -168,7 +168,7 @@ class GroupWriter:
         return Encoded(replace(stat, path=join(stat.partition, base.name), num_writes=len(written.keys)), written)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
-        """Write the markers of many new files in one object; few files, or files after single markers, are left out."""
+        """Write many new files' markers in one object; few files, or files after single markers, are left out."""
         here = self.here
         if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
             self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
@@ -188,7 +188,7 @@ class GroupWriter:
         *,
         delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
-        """Write upserts (latest row of each key) and deletes to a file group; None: nothing changes. See `log`."""
+        """Write upserts (each key's latest row) and deletes to a file group; None: nothing changes. See `log`."""
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
             return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
@@ -396,7 +396,7 @@ def _written_twice(path: str) -> Aborted:
 
 
 def group_id(begin: str, *task: object) -> str:
-    """New file group's id, the same in every attempt of one task."""
+    """New file group's id, equal in every attempt of one task."""
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     # Buckets begin with a digit.

@@ -1,4 +1,4 @@
-"""Lookup of record keys in base files."""
+"""Record key lookup in base files."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _POOL = pa.system_memory_pool()
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Plan of a merge into a base file; `keys` are the record keys of the next one.
+    """Plan of a merge into a base file; `keys` are the next one's record keys.
 
     `fates` has for each old row the index of the upsert that replaces it, `_STAYS` or `_GOES`. `met` and `new` index
     the upserts with keys of the file, and those to append.
@@ -57,7 +57,7 @@ class MergePlan:
         return bool(self.inserts or self.updates or self.deletes)
 
     def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
-        """Return a copy that also appends upserts whose keys neither file nor `delete_keys` have, in order."""
+        """Copy that also appends upserts whose keys neither file nor `delete_keys` have, in order."""
         is_new = np.ones(len(upsert_keys), dtype=np.bool_)
         is_new[self.met] = False
         if len(delete_keys):
@@ -121,7 +121,7 @@ def merged(file: files.ParquetFile, plan: MergePlan, upserts: pa.Table, base_fil
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
-    """Return a batch without deleted rows, with upserted ones in place.
+    """Batch without deleted rows, with upserted ones in place.
 
     These get `base_file`'s commit time, and sequence numbers by position from `start` on. `fates`: the batch's part of
     `MergePlan.fates`.

@@ -25,7 +25,7 @@ _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 
 class LogEventKind(IntEnum):
-    """Kind of a log event; `GONE` is a delete without an ordering value."""
+    """Log event's kind; `GONE` is a delete without an ordering value."""
 
     ROW = 0
     DELETE = 1
@@ -34,7 +34,7 @@ class LogEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """Rule that chooses between versions of a row: the highest value of the `ordering` columns, then the latest.
+    """Rule that chooses between a row's versions: the highest value of the `ordering` columns, then the latest.
 
     Null is lowest, NaN highest. A delete without a value wins over earlier events, any later row over it. Column `key`,
     if any, has the record keys as text.
@@ -70,7 +70,7 @@ class LogEvents:
 
 @dataclass(frozen=True, slots=True)
 class LogSide:
-    """Folded logs of a slice: one state for each key. A delete's entry in `rows` is meaningless.
+    """Slice's folded logs: one state for each key. A delete's entry in `rows` is meaningless.
 
     `lacks` masks, for each column, the keys whose rows do not set it.
     """
@@ -83,7 +83,7 @@ class LogSide:
 
 
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
-    """Return the winning event by `rule` of each key, in order of first appearance.
+    """Each key's winning event by `rule`, in order of first appearance.
 
     `events.partial` must be None (see `fold_fields`).
     """
@@ -100,7 +100,7 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
-    """Return the position of each key's winning event by `rule`, keys in order of first appearance."""
+    """Position of each key's winning event by `rule`, keys in order of first appearance."""
     places = np.arange(len(events.keys))
     encoded = events.keys.dictionary_encode()
     codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
@@ -120,7 +120,7 @@ def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> ND
 
 
 def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
-    """Mask the events that can win: of a key without a `GONE` (a delete that has no value), all.
+    """Mask the events that can win: of a key without a `GONE` (a delete without a value), all.
 
     After the last `GONE`, these are the first later row and all events after it or, without such a row, that `GONE`.
     `codes` numbers `count` keys.
@@ -140,7 +140,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Return each event's rank by its ordering columns; equal values share a rank, null is lowest, NaN highest."""
+    """Each event's rank by its ordering columns; equal values share a rank, null is lowest, NaN highest."""
     places = order_of(order)
     ranked = [comparable(column).take(places) for column in order]
     steps = np.zeros(len(places), dtype=np.bool_)
@@ -178,7 +178,7 @@ def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 
 
 def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
-    """Return a mask where `mine` is not lower than `theirs`, an array for each field; null is lowest.
+    """Mask where `mine` is not lower than `theirs`, an array for each field; null is lowest.
 
     The first field that differs decides.
     """
@@ -213,7 +213,7 @@ class LogMerge:
         self._replaced = np.zeros(len(side.keys), dtype=np.int64)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """Return a base batch merged with the logs, with the logs' columns and without deleted rows.
+        """Base batch merged with the logs, with the logs' columns and without deleted rows.
 
         `in_place` log rows stand where they replace others; else `rest` returns them. Records the batch's keys for
         `rest`.
@@ -276,7 +276,7 @@ class _State:
 def fold_fields(events: LogEvents, rule: MergeRule) -> LogSide:
     """Fold events with partial updates to one state for each key, in order of first appearance.
 
-    A winning row by `rule` takes columns that it lacks from the row that lost.
+    A winning row by `rule` takes columns that it lacks from the losing row.
     """
     columns = (comparable(column).to_pylist() for column in events.order)
     order = list(zip(*([(value is not None, value) for value in column] for column in columns), strict=True))
@@ -315,7 +315,7 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:
-    """Return the folded logs of `states`; each column's value comes from its own row.
+    """Folded logs of `states`; each column's value comes from its own row.
 
     `lacks` masks states without one.
     """

@@ -142,7 +142,7 @@ class FooterNote:
             return True
 
     def may_have_each(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of keys that the file may have; above 10,000 in range, by range only.
+        """Mask of keys that the file may have; above 10,000 in range, by range only.
 
         Raises `Corrupt` for a damaged filter.
         """
@@ -347,7 +347,7 @@ def encode_notes(notes: Mapping[str, FooterNote]) -> bytes:
 
 
 def decode_notes(data: bytes) -> Mapping[str, FooterNote]:
-    """Decode an object of the lock folder to notes by path: none if damaged or of another version."""
+    """Decode a lock folder object to notes by path: none if damaged or of another version."""
     try:
         most = plausible(data)
         content = parse_json(inflate(data, most=most), most=most, items=most)
@@ -447,7 +447,7 @@ def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Ra
 
 
 def _value(raw: int | bytes) -> int | str | None:
-    """A bound as number or text; None if it is not UTF-8, or longer than 64 characters."""
+    """Bound as number or text; None if it is not UTF-8, or longer than 64 characters."""
     if isinstance(raw, int):
         return raw
     try:

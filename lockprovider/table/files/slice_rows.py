@@ -1,4 +1,4 @@
-"""Rows of a file slice: its log files merged with its base file, in batches.
+"""File slice's rows: its log files merged with its base file, in batches.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
@@ -91,7 +91,7 @@ def _base_rows(opened: ParquetFile, columns: pa.Schema, at_once: int) -> Iterato
 def rows_of_keys(
     place: TablePlace, file_slice: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array
 ) -> pa.Table:
-    """Key and merge columns of a slice's merged rows that have one of these keys."""
+    """Key and merge columns of a slice's merged rows with one of these keys."""
     columns = _key_columns(schema, rule)
     parts = (
         rows.filter(pc.is_in(rows.column(RECORD_KEY), value_set=keys))
@@ -156,7 +156,7 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
 
 
 def _one_by_one(place: TablePlace, paths: Sequence[str]) -> Iterator[LogBlock]:
-    """Read log files one at a time, and again for valid blocks, and yield these in merge order."""
+    """Read log files one by one, and again for valid blocks, and yield these in merge order."""
     heads, numbers = [], {}
     for path in paths:
         for number, block in enumerate(log_block.decode_blocks(_read(place, path), path)):

@@ -46,10 +46,10 @@ class KnownFilter:
 
 
 def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
-    """Return the bloom filter of `keys`, texts of which none is empty, as base64 text.
+    """Bloom filter of `keys`, non-empty texts, as base64 text.
 
-    `known` is the filter of the first keys, so that only others are hashed; ignored if damaged or of another size.
-    `room`: keys to size for; None: the next power of two.
+    `known`: filter of the first keys, so that only others are hashed; ignored if damaged or of another size. `room`:
+    keys to size for; None: the next power of two.
     """
     count = len(keys)
     room = room or _room(count)
@@ -100,7 +100,7 @@ def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
-    """Return each key's 32-bit Murmur hash, the same in all processes; `keys`: str or Arrow strings."""
+    """Each key's 32-bit Murmur hash, equal in all processes; `keys`: str or Arrow strings."""
     data, offsets = utf8(keys)
     out = np.empty(len(offsets) - 1, dtype=np.uint32)
     for start in range(0, len(out), _SLICE):
@@ -187,7 +187,7 @@ class BloomFilter:
         return False
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
-        """Return a mask of `keys`, str or Arrow strings: False where the file certainly lacks the key."""
+        """Mask of `keys`, str or Arrow strings: False where the file certainly lacks the key."""
         data, offsets = utf8(keys)
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
@@ -220,7 +220,7 @@ def _row_bytes(bits: int) -> int:
 
 
 def utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the UTF-8 bytes of `keys`, str or Arrow strings, end to end, and each key's first offset, then the end."""
+    """UTF-8 bytes of `keys`, str or Arrow strings, end to end, and each key's first offset, then the end."""
     array = pa.array(keys, pa.large_string()) if isinstance(keys, Sequence) else keys.cast(pa.large_string())
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     if len(array) == 0:

@@ -1,4 +1,4 @@
-"""Bucket index of Hudi: a row's record key determines its file group, without a lookup.
+"""Hudi's bucket index: a row's record key determines its file group, without a lookup.
 
 The bucket is Java's hash of the hash fields' values, without the sign, modulo the number of buckets.
 
@@ -83,7 +83,7 @@ def bucket_of(file_id: str) -> int | None:
 
 
 def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
-    """Return the values of `fields` in a record key, in its order; only the key if it lacks `,`, `:` or these fields.
+    """Values of `fields` in a record key, in its order; only the key if it lacks `,`, `:` or these fields.
 
     The null placeholder becomes None, the other empty text. A value ends at the last `,` before the next `:`; like the
     JVM's, this misreads one with `,` and then `:`.
@@ -103,7 +103,7 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 
 
 def _end(key: str, colon: int) -> int:
-    """Return the offset where the value after `colon` ends.
+    """Offset where the value after `colon` ends.
 
     That is the last `,` before the first later `:` with one between, or the key's end.
     """
@@ -117,7 +117,7 @@ def _end(key: str, colon: int) -> int:
 
 
 def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
-    """Return the unsigned Java `List.hashCode` of the values of `fields` in each record key of `key_fields`.
+    """Unsigned Java `List.hashCode` of the values of `fields` in each record key of `key_fields`.
 
     Values with a `:` are slow.
     """
@@ -143,7 +143,7 @@ def _unmarked(text: pa.Array) -> pa.Array:
 
 
 def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
-    """Return the `_list_hashes` of any keys, which `hash_values` splits one by one."""
+    """`_list_hashes` of any keys, which `hash_values` splits one by one."""
     values_by_key = [hash_values(key, fields) for key in keys.to_pylist()]
     parts = java_hashes(pa.array([value for values in values_by_key for value in values], pa.string())).tolist()
     totals, position = np.empty(len(values_by_key), dtype=np.uint32), 0
@@ -156,7 +156,7 @@ def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
 
 
 def java_hashes(texts: pa.Array) -> Hashes:
-    """Return Java's `String.hashCode` of each text as an unsigned number; 0 for null.
+    """Java's `String.hashCode` of each text, unsigned; 0 for null.
 
     31 has an inverse modulo 2^32: all hashes are differences of one running sum.
     """

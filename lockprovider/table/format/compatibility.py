@@ -89,7 +89,7 @@ def as_non_blocking(config: TableConfig) -> TableConfig:
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
-    """Return the properties that `shared` sets, by key; with `keeps_listing` the metadata table stays on.
+    """Properties that `shared` sets, by key; with `keeps_listing` the metadata table stays on.
 
     Non-blocking mode stays if merge-on-read with a bucket index. Up to version 8 also how a complex key generator
     writes keys of one column.
@@ -116,7 +116,7 @@ def _same(found: str | None, wanted: str) -> bool:
 
 
 def share_changes(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
-    """Return the changes that `shared` would make; empty if there are none."""
+    """Changes that `shared` would make; empty if none."""
     wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [
@@ -239,7 +239,7 @@ def _sentence(config: TableConfig, against: tuple[Reason, ...], verb: str, next_
 
 
 def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Ways to make an unwritable table writable; empty if none is known.
+    """Ways to make an unwritable table writable; empty if none known.
 
     At most one keeps all files; then at most one removes the metadata table. `keeps_listing`: writers maintain `files`.
     """

@@ -98,7 +98,7 @@ def _decode(data: bytes, file_name: str) -> HFile:
 
 
 def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
-    """Return magic, uncompressed content and end offset of the block at `at`; ignore its checksums.
+    """Magic, uncompressed content and end offset of the block at `at`; ignores its checksums.
 
     Raises `ValueError` above 64 MiB and 32 times its stored size, any error if damaged.
     """
@@ -182,7 +182,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the protobuf number at offset `at`, and its end.
+    """Protobuf number at offset `at`, and its end.
 
     Raises `ValueError` above ten bytes, `IndexError` if cut.
     """
@@ -213,8 +213,8 @@ def _number(value: int) -> bytes:
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
     """Sort entries by key, and encode them in one data block like JVM Hudi's writer.
 
-    Equal arguments give equal bytes. `made_ms` is the creation time in epoch ms. With `bloom`, the keys' filter, the
-    file has the form of a base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.
+    Equal arguments give equal bytes. `made_ms`: creation time in epoch ms. With `bloom`, the keys' filter, the file has
+    the form of a base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:

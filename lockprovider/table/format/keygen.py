@@ -119,7 +119,7 @@ class PartitionStyle:
 
 
 def key_of_texts(texts: Sequence[str | None], fields: Sequence[str]) -> str:
-    """Return the record key `a:1,b:2` of several fields; null and empty text get placeholders.
+    """Record key `a:1,b:2` of several fields; null and empty text get placeholders.
 
     Raises `InvalidRecords` for a text that is a placeholder or has the next separator (`,b:`).
 
@@ -139,7 +139,7 @@ def separators(fields: Sequence[str]) -> list[str]:
 
 
 def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
-    """Return other texts with the same composite key, if a text is a placeholder or has the next field's separator.
+    """Other texts with the same composite key, if a text is a placeholder or has the next field's separator.
 
     Else empty, though a list that has one may share its key.
     """

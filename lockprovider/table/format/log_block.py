@@ -81,7 +81,7 @@ def encode_blocks(blocks: Iterable[LogBlock]) -> bytes:
 
 
 def _encode(block: LogBlock) -> bytes:
-    """Return a block's bytes from its magic to its final size; raise `InvalidRecords` above 2^31 - 1 bytes."""
+    """Block's bytes from its magic to its final size; raises `InvalidRecords` above 2^31 - 1 bytes."""
     parts = [_TWO.pack(_VERSION, block.kind), _COUNT.pack(len(block.header))]
     for key, text in block.header.items():
         value = text.encode()
@@ -122,7 +122,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
 
 
 def _end_of(data: bytes, at: int) -> int | None:
-    """Return the end of the block at `at`; None if torn: cut, or its two sizes differ."""
+    """End of the block at `at`; None if torn: cut, or its two sizes differ."""
     start = at + len(MAGIC) + _SIZE.size
     if start > len(data):
         return None
@@ -155,7 +155,7 @@ def _decode(body: memoryview, file_name: str) -> LogBlock:
 
 
 def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
-    """Return the texts of the header at `at` by key, and its end offset; raise `struct.error` if cut."""
+    """Texts of the header at `at` by key, and its end offset; raises `struct.error` if cut."""
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     header: dict[int, str] = {}
@@ -170,7 +170,7 @@ def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
 
 
 def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
-    """Return the valid blocks with rows or deletes, each instant's together; pass blocks in merge order.
+    """Valid blocks with rows or deletes, each instant's together; pass blocks in merge order.
 
     A rollback removes its target instant's earlier blocks; other commands raise `UnsupportedTable`. Log compactions
     replace their sources.
@@ -187,7 +187,7 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
 
 
 def _log_compacted(by_instant: Mapping[str, Sequence[LogBlock]]) -> tuple[LogBlock, ...]:
-    """Return all instants' blocks in merge order.
+    """All instants' blocks in merge order.
 
     Log compactions replace their source instants, at the newest source's position.
     """
@@ -288,7 +288,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that turns a column's Python value, not None, into its Avro value; None if unneeded."""
+    """Function that turns a column's Python value, not None, into its Avro value; None if unneeded."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):
@@ -321,7 +321,7 @@ class LogDelete:
 
 
 def wrapper_of(kind: pa.DataType) -> str:
-    """Return the Avro wrapper that all readers accept for an ordering value of this type in a delete.
+    """Avro wrapper that all readers accept for an ordering value of this type in a delete.
 
     Raises `UnsupportedSchema` without one.
     """
@@ -408,7 +408,7 @@ def _unwrapped(array: Any) -> list[tuple[str, Any]]:
 
 
 def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
-    """Return an array of ordering values for each column, only of deletes that have values.
+    """Array of ordering values for each column, only of deletes with values.
 
     Raises `Corrupt` for a value of another type, `UnsupportedSchema` for a column that cannot order deletes.
     """

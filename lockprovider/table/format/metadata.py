@@ -181,7 +181,7 @@ _ZERO_COUNTS = (
 
 
 def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
-    """Return a file's write statistics; missing counts become 0, a missing partition path `partition`.
+    """File's write statistics; missing counts become 0, a missing partition path `partition`.
 
     Raises `KeyError` without file id or path.
     """

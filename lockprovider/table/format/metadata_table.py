@@ -97,7 +97,7 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
 
 
 def written_files(commit: CommitMetadata) -> tuple[FilesRecord, ...]:
-    """Return the records that list a commit's written files, that of all partitions first.
+    """Records that list a commit's written files, that of all partitions first.
 
     Replaced files stay listed until a clean. Raises `InvalidRecords` for an empty file.
     """
@@ -155,7 +155,7 @@ def record_schema(schema_json: str) -> str:
 
 
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
-    """Merge records, the oldest first, into a listing.
+    """Merge records, oldest first, into a listing.
 
     A file's largest size counts. A deleted file is gone until a later record names it.
     """
@@ -197,7 +197,7 @@ class ListingCommit:
     def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
         """Build, in memory, the files of a metadata-table commit of these records: at least one, no key twice.
 
-        `schema_json` must be that of the other files; None: Hudi 1.2's.
+        `schema_json` must be the other files'; None: Hudi 1.2's.
         """
         schema = schema_json or metadata_schema()
         entries = encode_files(records, schema)

@@ -177,8 +177,8 @@ def own_rule(raw: Mapping[str, str]) -> str:
 class TableConfig:
     """Configuration of a table; `raw` holds every property as found, so that a rewrite keeps unknown ones.
 
-    `timezone` is that of instant times; if empty, JVM writers use their local one. Partitions in `metadata_inflight`
-    are still being built.
+    `timezone`: of instant times; if empty, JVM writers use their local one. Partitions in `metadata_inflight` are still
+    being built.
     """
 
     name: str
@@ -302,7 +302,7 @@ def encode_properties(config: TableConfig) -> bytes:
 
 
 def _fixed(config: TableConfig) -> dict[str, str]:
-    """Return the default properties of the table's version, which `config.raw` overrides."""
+    """Default properties of the table's version, which `config.raw` overrides."""
     own = {
         "hoodie.table.initial.version": str(config.version),
         "hoodie.table.base.file.format": "PARQUET",
@@ -318,7 +318,7 @@ def _fixed(config: TableConfig) -> dict[str, str]:
 
 
 def _optional(config: TableConfig) -> dict[str, str]:
-    """Return properties, also empty ones, that the file omits if empty, even if `config.raw` has them."""
+    """Properties, also empty ones, that the file omits if empty, even if `config.raw` has them."""
     ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
     return {
         _PARTITIONS: ",".join(config.partition_fields),
@@ -331,7 +331,7 @@ def _optional(config: TableConfig) -> dict[str, str]:
 
 
 def _stated(config: TableConfig) -> dict[str, str]:
-    """Return the properties of required fields and bucket index, which override `config.raw`."""
+    """Properties of required fields and bucket index, which override `config.raw`."""
     buckets, index = dict[str, str](), config.bucket_index
     if index is not None:
         buckets = {
@@ -404,7 +404,7 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
 
 
 def unknown_merge(config: TableConfig) -> str:
-    """Return an unknown merge rule's `key=value`, or empty text."""
+    """Unknown merge rule's `key=value`, or empty text."""
     mode = config.effective_merge_mode
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"

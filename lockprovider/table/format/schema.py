@@ -109,7 +109,7 @@ def to_avro(schema: pa.Schema, name: str) -> str:
 
 
 def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
-    """Return the Avro record of these columns as JSON data; its nested types have namespace `namespace.name`.
+    """Avro record of these columns as JSON data; its nested types have namespace `namespace.name`.
 
     Raises `UnsupportedSchema` for a type that is not canonical.
     """
@@ -128,7 +128,7 @@ def _avro_field(column: pa.Field, namespace: str) -> dict[str, Any]:
 
 
 def _avro_type(kind: pa.DataType, name: str, namespace: str) -> Any:
-    """Return the Avro type of column `name`'s non-null values as JSON data, named types below `namespace`.
+    """Avro type of column `name`'s non-null values as JSON data, named types below `namespace`.
 
     Raises `UnsupportedSchema` for a type that is not canonical.
     """

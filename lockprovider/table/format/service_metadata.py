@@ -1,4 +1,4 @@
-"""Codec of the plans and results of table services: one Avro record in a container file. Decoders raise `Corrupt`.
+"""Codec of table services' plans and results: one Avro record in a container file. Decoders raise `Corrupt`.
 
 Source: Hudi `CleanerUtils`, `TimelineMetadataUtils`, `ClusteringUtils`, `CompactionUtils`.
 """
@@ -58,7 +58,7 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Writes that a restore undoes, in that order; `target` is the last write that stays."""
+    """Writes that a restore undoes, in that order; `target`: last write that stays."""
 
     target: str
     victims: tuple[Victim, ...]
@@ -194,7 +194,7 @@ def encode_rollback(begin: str, victim: Victim, paths: Iterable[str]) -> bytes:
 
 
 def rollback_record(begin: str, victim: Victim, paths: Iterable[str]) -> dict[str, Any]:
-    """Return the Avro record of the completed rollback `begin` that deleted `paths` of `victim`."""
+    """Avro record of the completed rollback `begin` that deleted `paths` of `victim`."""
     deleted = names_by_partition(paths)
     partitions = {
         partition: {
@@ -362,7 +362,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
 
 
 def _slice_to_avro(planned: PlannedSlice, root: str) -> dict[str, Any]:
-    """Return a slice as a clustering plan's record; paths begin with `root`, a missing base file's is empty."""
+    """Slice as a clustering plan's record; paths begin with `root`, a missing base file's is empty."""
     return {
         "dataFilePath": f"{root}/{join(planned.partition, planned.base_file)}" if planned.base_file else "",
         "deltaFilePaths": [f"{root}/{join(planned.partition, name)}" for name in planned.logs],

@@ -88,7 +88,7 @@ class Commit:
 
 
 class CommitHistory(list[Commit]):
-    """List of completed writes, in order of completion.
+    """List of completed writes, by completion.
 
     >>> rows = pa.table({"id": [1]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
@@ -213,10 +213,10 @@ class PartitionChanges:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes of some commits; they can be read several times.
+    """Some commits' changes, readable several times.
 
     Attributes:
-        checkpoint: `after` of the next call; the same if there are no new commits.
+        checkpoint: `after` of the next call; the same without new commits.
         commits: instants with these changes, in the requested order.
         schema: operation (`insert`, `update` or `delete`), then the requested columns.
         parts: changes by partition, for engines.

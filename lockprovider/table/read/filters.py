@@ -1,4 +1,4 @@
-"""Row filters: select rows of a table, and exclude files and row groups without such rows.
+"""Row filters: select a table's rows, and exclude files and row groups without such rows.
 
 A filter is a postfix program that a loop runs: a pyarrow expression of thousands of parts crashes the process.
 """
@@ -384,7 +384,7 @@ def of_tuples(tuples: Any, schema: pa.Schema) -> Filter:
 
 
 def _alternatives(tuples: Any) -> list[list[Any]]:
-    """Return lists of tuples (column, sign, value), a flat list as one; raise `InvalidInput` for other shapes."""
+    """Lists of tuples (column, sign, value), a flat list as one; raises `InvalidInput` for other shapes."""
     alternatives = list(tuples) if isinstance(tuples, (list, tuple)) else []
     if alternatives and all(
         isinstance(term, (list, tuple)) and term and isinstance(term[0], str) for term in alternatives

@@ -1,4 +1,4 @@
-"""Literals of filters: locate a value among the values of a column's type; only floats are rounded.
+"""Literals of filters: locate a value among a column type's values; only floats are rounded.
 
     position_of(Decimal("1.505"), pa.decimal128(10, 2))      # Position(floor=Decimal("1.50"), exact=False)
 
@@ -40,10 +40,9 @@ class LiteralMisfit(ValueError):
 
 
 class Position(NamedTuple):
-    """Position of a literal among the values of a column's type.
+    """Position of a literal among a column type's values.
 
-    `floor` is the greatest value not above the literal, as pyarrow takes it; None if all are above. `exact`: they are
-    equal.
+    `floor`: greatest value not above the literal, as pyarrow takes it; None if all are above. `exact`: they are equal.
     """
 
     floor: Any

@@ -1,4 +1,4 @@
-"""Scans: read only the files, row groups and columns that a query needs; in no promised order of rows.
+"""Scans: read only the files, row groups and columns that a query needs; in no promised row order.
 
 A slice with log files is excluded by partition only, and filtered after its merge.
 """
@@ -137,7 +137,7 @@ def read_slice(place: TablePlace, scan: ScanPlan, file_slice: FileSlice) -> pa.T
 
 
 def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the requested columns in this order (None: all but Hudi's own); raise InvalidInput for unknown ones."""
+    """Requested columns in this order (None: all but Hudi's own); raises InvalidInput for unknown ones."""
     if columns is None:
         return schema
     full = hudi_schema.with_meta(schema)
@@ -150,7 +150,7 @@ def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 def _merge_plan(
     slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
 ) -> tuple[pa.Schema, MergeRule] | None:
-    """Return `read` with the columns that merging logs needs, and the rule; None if no slice has logs.
+    """`read` with the columns that merging logs needs, and the rule; None if no slice has logs.
 
     Raises UnsupportedTable for missing ordering columns; `full`: all columns, with Hudi's own.
     """

@@ -1,4 +1,4 @@
-"""Parser of row filters in SQL syntax, for all readers and for `delete`; the README has the grammar.
+"""Parser of row filters in SQL syntax, for all readers and `delete`; the README has the grammar.
 
 city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 """

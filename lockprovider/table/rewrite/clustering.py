@@ -169,7 +169,7 @@ def _planned(table: TableContext, rule: ClusteringRule, timeline: Timeline, unti
 
 
 def _preferred(table: TableContext, timeline: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
-    """Return those of `groups` that a clustering would lose to pending writes by the settings; read markers."""
+    """Those of `groups` that a clustering would lose to pending writes by the settings; reads markers."""
     pending, preferred = pending_writes(table, timeline, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - preferred), pending):
         more = (groups - preferred).intersection(overlap.file_groups)

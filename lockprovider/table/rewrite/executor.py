@@ -126,7 +126,7 @@ class Execution(Generic[_Planned]):
     sizes: Mapping[str, int]
 
     def slice_of(self, planned: PlannedSlice) -> FileSlice:
-        """Return the planned slice with its files' paths and sizes, logs in merge order.
+        """Planned slice with its files' paths and sizes, logs in merge order.
 
         Raises `HistoryGone` if a file is gone.
         """

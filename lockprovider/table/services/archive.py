@@ -46,7 +46,7 @@ class ArchiveResult:
 
     Attributes:
         instants: file names of the archived completed instants, oldest first.
-        held: why there are fewer than the settings ask for, and what to do; or empty.
+        held: why fewer than the settings ask for, and what to do; or empty.
     """
 
     instants: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Files of the archive, changed under the table lock by archivals, restores and savepoints.
+"""Archive files, changed under the table lock by archivals, restores and savepoints.
 
 Source: Hudi `LSMTimelineWriter`.
 """

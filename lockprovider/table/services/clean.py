@@ -148,7 +148,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
 
 
 def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
-    """Read all completed savepoints by the begin time of their commit, oldest first; one just deleted is empty."""
+    """Read all completed savepoints by their commit's begin time, oldest first; one just deleted is empty."""
     completed = (i for i in timeline.instants if i.action is Action.SAVEPOINT and i.is_completed)
     saved = sorted(completed, key=lambda i: i.begin)
     contents = ((i, table.store.read_or_none(f"{TIMELINE}/{i.file_name}")) for i in saved)
@@ -200,7 +200,7 @@ def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
 
 
 def files_needed_by(table: TableContext, timeline: Timeline, target: Instant) -> frozenset[str]:
-    """Return the paths of all data files that a read as of `target`'s completion or begin time needs.
+    """Paths of all data files that a read as of `target`'s completion or begin time needs.
 
     Raises `HistoryGone` if a clean, done or planned, removes some.
     """

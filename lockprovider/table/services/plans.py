@@ -111,7 +111,7 @@ def complete_write(table: TableContext, lease: Lease, begin: str, action: Action
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
-    """Replace the table's properties by the result of `change`, if it differs, under `lease`.
+    """Replace the table's properties by `change`'s result, if it differs, under `lease`.
 
     Deletes their Hadoop checksum. Raises `TableNotFound` without properties, `Refused` if another process just wrote
     them.

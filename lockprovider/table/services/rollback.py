@@ -284,7 +284,7 @@ class RestoreResult:
     """Result of a restore.
 
     Attributes:
-        instant: its begin time; empty if there was nothing to do.
+        instant: its begin time; empty if nothing to do.
         target, completion: begin and completion time of the now last commit.
         taken_back: begin times of the removed instants, the latest commit first.
     """

@@ -244,7 +244,7 @@ class TableContext:
         return self.current.listed()
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """Metadata of a completed write.
+        """Completed write's metadata.
 
         Raises:
             Corrupt: its file cannot be decoded.
@@ -266,7 +266,7 @@ class TableContext:
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
-        """The same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
+        """Same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
 
         A fence is a term, lease, job, or its epoch (a whole number from 1 on). It replaces the table's earlier fence.
         README.md, "Fences", has named fences, and what is NOT promised.

@@ -274,7 +274,7 @@ class CurrentState:
         return True
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """A completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
+        """Completed write's metadata, read once and cached; may raise `HistoryGone` or `Corrupt`."""
         name = instant.file_name
         while (metadata := self._knowledge.metadata(name)) is None:
             try:
@@ -363,7 +363,7 @@ class CurrentState:
             )
 
     def internal_schema(self, timeline: Timeline) -> str:
-        """Hudi's own schema of a table with schema-on-read, else an empty text."""
+        """Hudi's own schema of a table with schema-on-read, else empty text."""
         return next((metadata.extra.get(schema_on_read.LATEST_SCHEMA, "") for metadata in self._stating(timeline)), "")
 
     def stated_schema(self, timeline: Timeline, begin: str) -> dict[str, str]:
@@ -388,7 +388,7 @@ class CurrentState:
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """Return all files: from the metadata table, without times, else listed.
+        """All files: from the metadata table, without times, else listed.
 
         The metadata table must be used, complete and not being removed.
         """

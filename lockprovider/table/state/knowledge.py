@@ -1,4 +1,4 @@
-"""Cache of one process about one table."""
+"""One process's cache about one table."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TableKnowledge:
     def view_at(self, log: Log | None) -> TableView | None:
         """Advance the cached view to the end of the lock's current `log`, caching its commits; return it.
 
-        None if there is no view or `log` does not reach back to it.
+        None without a view, or if `log` does not reach back to it.
         """
         view = self._view
         if view is None or log is None or log.name != view.log or (since := log.since(view.position)) is None:

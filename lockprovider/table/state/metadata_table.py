@@ -54,7 +54,7 @@ def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
 
 
 def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
-    """Read all files of these slices; return their listing, with log blocks whose instant `valid` accepts."""
+    """Read all these slices' files; return their listing, with log blocks whose instant `valid` accepts."""
     slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for slice_ in slices for path in slice_.paths]
     contents = dict(
@@ -136,7 +136,7 @@ def uncompacted(own: Timeline) -> int:
 
 
 def unneeded_instants(own: Timeline, remaining: Collection[str], first: str) -> tuple[Instant, ...]:
-    """The metadata table's oldest instants, in all states, that no reader needs and that completed before `first`.
+    """Metadata table's oldest instants, in all states, that no reader needs and that completed before `first`.
 
     The latest such stays. `remaining`: begin times of files; the first unarchived one and all later instants stay.
     """
@@ -170,7 +170,7 @@ class ListingDifferences:
 def differences(
     listing: FileListing, before: Iterable[Entry], after: Iterable[Entry], timeline: Timeline
 ) -> ListingDifferences:
-    """Return paths where listing and files differ, sorted.
+    """Sorted paths where listing and files differ.
 
     `before`: files listed before `timeline`, `after`: after the listing; only committed files in both count as hidden.
     While a clean, rollback or restore is pending, no file counts as gone.

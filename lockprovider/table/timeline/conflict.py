@@ -1,8 +1,8 @@
-"""Rules that refuse a commit: conflicts with other writes, fences, and repeated batches of streams.
+"""Rules that refuse a commit: conflicts with other writes, fences, and streams' repeated batches.
 
 A *blind write* adds a log file per bucket and reads no rows; readers merge logs by the ordering value. A bucket without
-a visible file group is *bare*. An *anchor* is an empty base file that gives it one, for JVM readers (apache/hudi
-issue 19774).
+a visible file group is *bare*. An *anchor* is an empty base file that gives it one, for JVM readers (apache/hudi issue
+19774).
 
 Source: Hudi RFC-22, RFC-66; `SimpleConcurrentFileWritesConflictResolutionStrategy`,
 `PreferWriterConflictResolutionStrategy`, `BucketIndexConcurrentFileWritesConflictResolutionStrategy`,
@@ -59,7 +59,7 @@ class ConcurrentOperation:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Conflict: the write that wins, and the file groups that both touch."""
+    """Conflict: the winning write, and the file groups that both touch."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
@@ -165,7 +165,7 @@ Bucket = tuple[str, int]  # partition and number
 
 
 def lacks_for_non_blocking(config: TableConfig) -> tuple[str, ...]:
-    """Conditions of non-blocking writes that the table does not meet, as texts."""
+    """Conditions of non-blocking writes that the table lacks, as texts."""
     conditions = {
         "table_type='merge_on_read'": config.is_merge_on_read,
         "a bucket index (buckets=)": config.bucket_index is not None,

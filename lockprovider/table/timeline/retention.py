@@ -1,4 +1,4 @@
-"""Files that a clean may remove, and the instants that an archiver may remove from the timeline.
+"""Files that a clean may remove, and instants that an archiver may remove from the timeline.
 
 Rules: SPECIFICATION.md, "Clean" and "Archive". Restores and savepoints are never archived.
 
@@ -104,7 +104,7 @@ def removable(
 def earliest_retained(
     policy: Policy, timeline: Timeline, now_ms: int, written_ms: Mapping[str, int] = MappingProxyType({})
 ) -> Instant | None:
-    """Return, of the completed writes that `policy` retains, the first begun; `KeepHours` retains at least the last.
+    """First begun of the completed writes that `policy` retains; `KeepHours` retains at least the last.
 
     None without writes, or for `KeepVersions`. `written_ms`: when the store got completed files, by name; the later of
     this and the completion time counts.
@@ -202,7 +202,7 @@ class KeepActive:
 
 @dataclass(frozen=True, slots=True)
 class Archivable:
-    """One completed instant with all its files."""
+    """Completed instant with all its files."""
 
     completed: tuple[Instant, ...]
     pending: tuple[Instant, ...] = ()

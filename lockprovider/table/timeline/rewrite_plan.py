@@ -1,4 +1,4 @@
-"""Plans of clusterings and compactions: the file slices that they rewrite.
+"""Plans of clusterings and compactions: file slices to rewrite.
 
 Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
 """
@@ -24,7 +24,7 @@ _MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClusteringRule:
-    """Rule for clustering a table: the arguments of `Table.cluster`."""
+    """Rule for clustering a table: `Table.cluster`'s arguments."""
 
     sort_by: tuple[str, ...] = ()
     target_file_bytes: int = TARGET_FILE_BYTES
@@ -60,7 +60,7 @@ class ClusteringRule:
 class ClusterEvery:
     """Cluster after this many commits (`hoodie.clustering.inline`, `hoodie.clustering.inline.max.commits`).
 
-    The other values are those of `Table.cluster`.
+    Other values: as in `Table.cluster`.
 
     >>> settings = TableSettings(clustering=ClusterEvery(4, sort_by=("ts",)))
     """
@@ -133,7 +133,7 @@ def _planned(slice_: FileSlice, logs: Iterable[SliceLog]) -> PlannedSlice:
 
 
 def _metrics(base_bytes: int, logs: Sequence[SliceLog]) -> dict[str, float]:
-    """A plan's metrics for Hudi's tools: number and bytes of logs, and MB to read and write.
+    """Plan's metrics for Hudi's tools: number and bytes of logs, and MB to read and write.
 
     Writes are estimated by the base files' size.
     """

@@ -1,4 +1,4 @@
-"""Versions and moments, which name states of the table, and the commits and changed rows between two."""
+"""Versions and moments, which name the table's states, and the commits and changed rows between two."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class Order(str, Enum):
     BEGIN = "begin"
 
     def time_of(self, done: Instant) -> str:
-        """Time of a commit to compare with a checkpoint."""
+        """Commit's time to compare with a checkpoint."""
         return (done.completion or "") if self is Order.COMPLETION else done.begin
 
 

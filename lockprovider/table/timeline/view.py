@@ -1,4 +1,4 @@
-"""File-system view: the files of a snapshot, as the latest completed slice of each file group.
+"""File-system view: a snapshot's files, as each file group's latest completed slice.
 
 Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineStarts`.
 """
@@ -26,7 +26,7 @@ from lockprovider.table.timeline.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class SliceLog:
-    """One log file of a slice. `path` is relative to the table."""
+    """Log file of a slice. `path` is relative to the table."""
 
     file: LogFile
     path: str
@@ -82,13 +82,13 @@ class FileSlice:
         return frozenset([self.begin, *(log.file.begin for log in self.logs)])
 
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
-        """Copy whose logs are those of `logs` that completed at its base's begin or later."""
+        """Copy with those of `logs` that completed at its base's begin or later."""
         own_logs = in_merge_order(log for log in logs if log.completion >= self.base)
         return replace(self, logs=own_logs) if self.path else FileSlice.of_logs(self.partition, self.file_id, own_logs)
 
 
 def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
-    """Logs in the order of their begin times."""
+    """Logs ordered by begin time."""
     return tuple(sorted(logs, key=lambda log: log.file.merge_order))
 
 
@@ -117,7 +117,7 @@ def html_facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Reader's view: the completed instants of one listing, and the latest slice of each file group.
+    """Reader's view: one listing's completed instants, and each file group's latest slice.
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
@@ -174,7 +174,7 @@ class Snapshot:
         return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
-        """Latest slice of one file group; None if there is none.
+        """Latest slice of one file group; None without one.
 
         >>> one = snapshot.slices[0]
         >>> snapshot.slice_of(one.partition, one.file_id) == one

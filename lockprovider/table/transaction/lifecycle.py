@@ -288,7 +288,7 @@ class _Undecided:
 
 @contextlib.contextmanager
 def _in_doubt(unknown: PublishUnknown | None, *final: type[Exception]) -> Iterator[None]:
-    """Raise `unknown`, if there is one, in place of the block's error, unless that is `final`."""
+    """Raise `unknown`, if any, in place of the block's error, unless that is `final`."""
     try:
         yield
     except final:
@@ -487,7 +487,7 @@ class Committing:
         return self._note(name, data)
 
     def _with_carried_keys(self, timeline: Timeline) -> bytes:
-        """The encoded commit, with entries by the setting `carried_keys` of the newest commit that has some.
+        """Encoded commit, with entries by the setting `carried_keys` of the newest commit that has some.
 
         Reads `_LOOKED_AT` commits at most. Its own entries win.
         """

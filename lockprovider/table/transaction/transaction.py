@@ -314,7 +314,7 @@ class Transaction:
         return tuple(slice_ for slice_ in slices if slice_.file_id not in self._replaced.get(slice_.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Let this commit add columns, or fields named by their paths, to the table's and those of earlier calls.
+        """Let this commit add columns, or fields named by path, to the table's and earlier calls'.
 
         Raises `UnsupportedSchema` or `InvalidInput` for impossible ones, `UnsupportedTable` with schema-on-read.
         """
@@ -466,7 +466,7 @@ class Transaction:
 
 
 def _result(proposal: Proposal, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
-    """The caller's result of a committed proposal: rows summed over its files."""
+    """Caller's result of a committed proposal: rows summed over its files."""
     stats = proposal.metadata.all_stats
     return CommitResult(
         instant=proposal.begin,
@@ -494,7 +494,7 @@ class TransactionHandle:
 
     @property
     def begin(self) -> str:
-        """Begin time; empty until something is written."""
+        """Begin time; empty before any write."""
         return self._inner.begin
 
     @property
@@ -518,14 +518,14 @@ class TransactionHandle:
         self._inner.exactly_once(BatchId.of(stream, batch))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Make everything that was written visible, for good; `conflicts`: earlier ones to count in the result.
+        """Make everything written visible, for good; `conflicts`: earlier ones to count in the result.
 
         Raises as `TableTransaction.commit`.
         """
         return self._inner.commit(conflicts=conflicts)
 
     def rollback(self) -> None:
-        """Remove everything that was written; nothing of it was visible.
+        """Remove everything written; nothing of it was visible.
 
         >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
         >>> txn.rollback()

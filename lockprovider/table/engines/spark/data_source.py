@@ -142,7 +142,7 @@ _OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _schema(table: TableContext, timeline: Timeline, options: SparkOptions) -> pa.Schema:
-    """Table's columns at the time of `as_of` or `end`, by default now."""
+    """Table's columns at `as_of` or `end`, by default now."""
     if (version := options.as_of if options.end is None else options.end) is not None:
         moment = moment_of_version(timeline, version, table.current.last_archived)
         with contextlib.suppress(TableNotFound):  # neither a commit until then nor the creation states columns
@@ -285,7 +285,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @without_traceback()
     def initialOffset(self) -> dict[str, str]:
-        """A new query's offset by `starting`: the beginning, the last commit, or the last up to a version."""
+        """New query's offset by `starting`: the beginning, the last commit, or the last up to a version."""
         match self._options.starting:
             case "earliest":
                 return {_OFFSET: _START}
@@ -341,7 +341,7 @@ class StreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._options.open()
 
     def _commit_of(self, version: str) -> str:
-        """The completion time of the last commit up to `version`; empty before the first.
+        """Completion time of the last commit up to `version`; empty before the first.
 
         A version before the last archived commit: its own time, which reads refuse.
         """

@@ -3,8 +3,8 @@
     upsert(table, rows, retries=5)                              # one transaction
     table.transact(lambda txn: engine.write(txn, upserts=rows.where("fare > 3")))
 
-Several threads may call at once, each with its own transaction. Not promised: that changes which differ each time they
-are computed survive the loss of an executor.
+Several threads may call at once, each with its own transaction. Not promised: that changes which differ at each
+computation survive an executor's loss.
 
 Source: Hudi's `HoodieSimpleIndex`, `HoodieMergeHandle`; Spark's `ParquetFileFormat`,
 `DataSourceUtils.datetimeRebaseSpec`.
@@ -75,7 +75,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Feed:
-    """Net changes of some commits; a consumer applies them and stores the checkpoint with them.
+    """Some commits' net changes; a consumer applies them and stores the checkpoint with them.
 
     Attributes:
         rows: `_operation` (`insert`, `update` or `delete`), then the columns.
@@ -356,7 +356,7 @@ def on_executors(spark: SparkSession) -> Runner:
 
 
 def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
-    """The table's folder as Spark's URL; None if Python reads all files.
+    """Table's folder as Spark's URL; None if Python reads all files.
 
     `native_reads`: True (the table's own URL), False, `auto` (True if local without Connect), or Spark's URL;
     InvalidInput for other text.

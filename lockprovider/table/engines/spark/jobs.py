@@ -67,7 +67,7 @@ def run_per_piece(
 
 @contextmanager
 def computed_once(frame: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows of a frame while the block runs, by another plan, as other threads may unpersist the frame."""
+    """Cache a frame's rows while the block runs, by another plan, as other threads may unpersist the frame."""
     cached = frame.select("*", F.lit(Machine().new_id()).alias(_HELD)).drop(_HELD).persist()
     try:
         yield cached
@@ -166,7 +166,7 @@ class Steps:
     of: int
 
     def at(self, number: int, action: str) -> str:
-        """Report that a step begins, and return its name for Spark's UI."""
+        """Report a step's begin, and return its name for Spark's UI."""
         done: dict[str, object] = {"done": None, "total": None}
         self.txn.table.report("progress", self.txn.begin, step=action, number=number, of=self.of, **done)
         return f"hudi {self.verb} {self.txn.config.name}: {number} of {self.of}, {action}"
@@ -232,7 +232,7 @@ RowsFor = Literal["new", "whole", "deletes", "valued deletes"]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns in which Spark passes such rows to Python; DoesNotFit for types without one."""
+    """Columns in which Spark passes such rows to Python; DoesNotFit for types without one."""
     columns: list[pa.Field] = []
     misfits: list[Misfit] = []
     for field in schema.fields:
@@ -292,8 +292,8 @@ _SETTING = threading.Lock()
 def ended_by_rows(spark: SparkSession, handed: StructType) -> Iterator[None]:
     """Within the block, let Spark end batches for Python by rows instead of bytes.
 
-    Sets session properties, then restores them, unless a column of `handed` may be large or `MOST_BYTES` is set. Other
-    queries of the session get such batches, too.
+    Sets session properties, then restores them, unless a column of `handed` may be large or `MOST_BYTES` is set. The
+    session's other queries get such batches, too.
 
     Source: Spark's `BatchedPythonArrowInput.writeSizedBatch`.
     """

@@ -174,7 +174,7 @@ class LogStreamReader(ReadsParts, DataSourceStreamReader, SupportsTriggerAvailab
 
     @without_traceback()
     def initialOffset(self) -> dict[str, int]:
-        """New query's start, at which the named reader begins if it is new."""
+        """New query's start, at which a new named reader begins."""
         begins = self._options.begins(self._log)
         if self._options.reader is not None:
             self._reader = self._log.reader(self._options.reader, start=begins)

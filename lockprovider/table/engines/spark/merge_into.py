@@ -31,7 +31,7 @@ _VALUES, _MOST = "hudi values", "hudi most"
 
 @dataclass(frozen=True, slots=True)
 class MatchedUpdate:
-    """Set columns of a table row whose key the source has; `values=None`: all columns of the source."""
+    """Set columns of a table row whose key the source has; `values=None`: all source columns."""
 
     values: Mapping[str, str] | None = None
     where: str | None = None
@@ -196,7 +196,7 @@ def _holds(clause: Clause, table_alias: str) -> Column:
 
 
 def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
-    """A column's new value: the clause's expression, else the table's.
+    """Column's new value: the clause's expression, else the table's.
 
     An insert takes the source's instead, or null; an update without values the source's, if any. `names`: table's,
     source's alias.

@@ -388,7 +388,7 @@ class HudiWrite:
 
     @property
     def gathers(self) -> bool:
-        """Whether all rows must be gathered before any is written."""
+        """Whether all rows must be gathered before any write."""
         return self.operation not in {WriteOperation.INSERT, WriteOperation.INSERT_OVERWRITE_TABLE}
 
     def spec(self, schema: pa.Schema) -> TableSpec:
@@ -410,7 +410,7 @@ class HudiWrite:
 
 
 def _would_mislead(key: str) -> bool:
-    """Whether an option that is not obeyed decides rows, or is almost one that is."""
+    """Whether an ignored option decides rows, or is almost an obeyed one."""
     if key in _OBEYED_BY_WRITES or key.startswith(_WITHOUT_EFFECT_ON_WRITES):
         return False
     return key.startswith(_DECISIVE) or bool(
@@ -419,7 +419,7 @@ def _would_mislead(key: str) -> bool:
 
 
 def _operation(option: str | None, *, overwrite: bool, keyed: bool) -> WriteOperation:
-    """The operation `option`; by default upsert if `keyed`, else insert.
+    """Operation `option`; by default upsert if `keyed`, else insert.
 
     `overwrite` makes all but insert_overwrite replace all rows. InvalidInput: an unknown one, or delete with
     `overwrite`.

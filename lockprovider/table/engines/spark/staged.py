@@ -58,7 +58,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Stage:
-    """Settings for staging one write's rows in a `folder` of its own. Picklable."""
+    """Settings for staging one write's rows in its own `folder`. Picklable."""
 
     writer: GroupWriter
     operation: WriteOperation

@@ -1,4 +1,4 @@
-"""SQL statements that change rows: parsed here, then run as part of a transaction.
+"""SQL statements that change rows: parsed here, then run in a transaction.
 
 The text is cut at its keywords, so that no expression is rewritten before Spark gets it.
 """
@@ -82,7 +82,7 @@ class DeleteStatement:
 
 @dataclass(frozen=True, slots=True)
 class InsertStatement:
-    """INSERT. `columns` is None for all columns of the table, or if the query names them (`by_name`)."""
+    """INSERT. `columns` is None for all columns, or if the query names them (`by_name`)."""
 
     target: Target
     query: str
@@ -139,7 +139,7 @@ def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
 
 
 def _words(expression: str) -> list[str]:
-    """An expression's tokens in lower case: names without quotes, and empty for a literal text of any kind."""
+    """Expression's tokens in lower case: names without quotes, and empty for a literal text of any kind."""
     tokens = sqlglot.tokenize(expression, dialect=_DIALECT)
     return ["" if _is_literal(token) else token.text.lower() for token in tokens]
 
@@ -205,7 +205,7 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume and return the text up to one of these upper-case words outside of brackets and CASE, or to the end.
+        """Consume and return the text up to one of these upper-case words outside brackets and CASE, or to the end.
 
         Also stops before an unopened closing bracket or END; InvalidInput for no text.
         """

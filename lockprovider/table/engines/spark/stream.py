@@ -5,8 +5,8 @@
 Each write of a batch is one transaction. A write without rows, or that the table already has, is skipped with the event
 `left_out`.
 
-Not promised: exactly-once if a function changes the order or choice of its writes when it runs again, or if a query
-without a `stream_id` gets a new checkpoint.
+Not promised: exactly-once if a function changes the order or choice of its writes when rerun, or if a query without a
+`stream_id` gets a new checkpoint.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def batches(
     defaults to the query's id. The function returns None without a commit.
 
     Raises:
-        InvalidInput: by the function: this is no batch of a stream and has no `stream_id`, or two writes overlap.
+        InvalidInput: by the function: this is no stream's batch and has no `stream_id`, or two writes overlap.
     """
     if stream_id is not None:
         BatchId.of(stream_id, 0)

@@ -95,7 +95,7 @@ def locator(
 
 
 def may_be_in(wanted: NDArray[np.uint32], keys: Any) -> pa.Array:
-    """Mask of the keys whose hash is in `wanted`, which is ascending."""
+    """Mask of the keys whose hash is in the ascending `wanted`."""
     hashed = hashes(keys)
     order = np.argsort(hashed)  # searching ascending hashes is ten times as fast
     ascending, found = hashed[order], np.empty(len(hashed), dtype=np.bool_)

@@ -97,7 +97,7 @@ def sql(
 
 
 def _writable_view(spark: SparkSession, name: str) -> RegisteredView:
-    """The registered view; InvalidInput if none, or not of the whole present table."""
+    """Registered view; InvalidInput if none, or not of the whole present table."""
     views = _VIEWS.get(spark, {})
     view = views.get(name.lower())
     if view is None:

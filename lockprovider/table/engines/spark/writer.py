@@ -1,4 +1,4 @@
-"""Writer of the Spark data source: executors write the files, then one commit makes all of them visible, or none.
+"""Writer of the Spark data source: executors write the files, then one commit makes all visible, or none.
 
 Spark makes and pickles the writer in a planning process, which takes the instant (of a stream when pickling, as Spark
 also makes writers just to commit), and calls `commit` in another process.

@@ -136,6 +136,7 @@ class StoreCheck:
             self._has_passed = True
 
     def create(self, path: str, data: bytes, timeout_s: float) -> bool:
+        """Put an object if absent, after `require`; return whether this put created it."""
         self.require()
         return won_or_lost(self._root.put_if_absent(path, data, timeout=timeout_s))
 

@@ -3,7 +3,8 @@
     from lockprovider.table import Table, TableSpec
     table = Table.create("s3://bucket/trips", TableSpec("trips", schema, record_keys=("id",)))
 
-Start with `Table`. Engines are in `lockprovider.table.engines`.
+Start with `Table`. Engines are in `lockprovider.table.engines`. Without the packages of the extra `table` the import
+raises `ModuleNotFoundError`.
 """
 
 from lockprovider.table import extras as extras

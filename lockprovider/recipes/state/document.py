@@ -227,7 +227,8 @@ class Model(Generic[V]):
         return json_copy(instance.model_dump(mode="json"), "a state", LARGEST_STATE)
 
     def decode(self, stored: Any) -> V:
-        value: V = self._model.model_validate(stored)
+        with undecodable_as(MalformedObject, f"the stored value is not an instance of {self._model.__name__}"):
+            value: V = self._model.model_validate(stored)
         return value
 
 

@@ -162,7 +162,7 @@ class CompactEvery:
 
 
 def compaction_plan(snapshot: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[PlannedSlice, ...]:
-    """Slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups."""
+    """All slices that a compaction beginning at `begin` merges, largest logs first, without `busy` groups."""
     slices = [
         (slice_, _compacted(slice_, begin)) for slice_ in snapshot.slices if slice_.logs and slice_.group not in busy
     ]

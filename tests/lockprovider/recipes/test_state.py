@@ -456,6 +456,9 @@ def test_bytes_models_and_custom_codecs_are_stored_and_read(store) -> None:
     with model.edit() as doc:
         doc.value.day = "2026-11-22"
     assert model.read().value == Orders(day="2026-11-22", seen=1)
+    State(store, "model").put({"seen": "many"})
+    with pytest.raises(MalformedObject, match="not an instance of Orders"):
+        model.read()
 
     class Text:
         def encode(self, value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class RegisteredView:
         read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 
+_LOG = logging.getLogger(__name__)
 SHOWN = Lock()  # held while a view shows a statement's own transaction
 _VIEWS: WeakKeyDictionary[SparkSession, dict[str, RegisteredView]] = WeakKeyDictionary()
 
@@ -71,7 +73,8 @@ def sql(
         sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
 
     The statement reads that view as of the transaction, others as the session does. Afterwards the view shows the
-    latest commit or, after an error, maybe what the statement read. SPARK.md has the rules of each statement.
+    latest commit (an error of this is only logged) or, after an error, maybe what the statement read. SPARK.md has the
+    rules of each statement.
 
     Raises:
         InvalidInput: the text is no supported statement, or names no registered view of a whole table.
@@ -91,8 +94,11 @@ def sql(
         statement.StatementRun(spark, txn, view, text).run(parsed)
 
     result = transact(view.table, run, retries=retries, extra=extra)
-    with SHOWN:
-        view.show(spark, view.table)  # after an error it may show what the statement read
+    try:
+        with SHOWN:
+            view.show(spark, view.table)
+    except Exception:  # noqa: BLE001 - an error would let the caller repeat the statement
+        _LOG.exception("the statement is committed, but the view %r does not show it: register it again", view.name)
     return result
 
 

@@ -13,9 +13,10 @@ from pyspark.sql.functions import col
 from table.engines.spark.spark_tables import filled, frame
 from table.tables import SPEC, by_hudi_rs, content, data_files, upsert
 
-from fsspec_cas import InvalidInput
+from fsspec_cas import InvalidInput, Unavailable
 from lockprovider.table import InvalidRecords, Table
 from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.spark import views
 
 ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4)}
 
@@ -119,6 +120,22 @@ def test_inserts_add_and_overwrite(table: Table, run: Any) -> None:
     run("insert overwrite trips select id, part, value from trips where part in ('a', 'd') and value > 2")
     assert content(table) == {(7, "d", 70), (8, "a", 80), (107, "d", 71)}
     assert table.history()[-1].operation == "INSERT_OVERWRITE_TABLE"
+
+
+def test_committed_statement_whose_view_cannot_be_shown_returns_its_result(
+    spark: Any, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = views.RegisteredView.show
+
+    def show(view: Any, session: Any, source: Any) -> None:
+        if source is view.table:
+            raise Unavailable("the store is out of reach")
+        real(view, session, source)
+
+    monkeypatch.setattr(views.RegisteredView, "show", show)
+    assert engine.sql(spark, "insert into trips values (9, 'a', 9)").inserted == 1
+    assert (9, "a", 9) in content(table)
+    assert "register it again" in caplog.text
 
 
 def test_statement_that_does_not_fit_the_table_is_refused(spark: Any, table: Table) -> None:

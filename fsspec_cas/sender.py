@@ -221,9 +221,10 @@ class Sender:
         return is_proof
 
     async def _try_deletes(self, folder: str, end_s: float) -> bool | None:
-        """Delete a new object in `folder` at a wrong version, at its own, and again; then it is gone.
+        """Create an object in `folder`, delete it at a wrong version, at its own, and again.
 
-        True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not.
+        True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not. In each
+        case the object is removed.
 
         Unavailable: no result at `end_s`, or 3 unanswered deletes; the object may remain.
         """

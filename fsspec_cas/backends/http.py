@@ -116,10 +116,10 @@ class HttpBackend(Backend):
         self.gives_request_ids, self._pinned = True, True
 
     async def _ask(self, request: StoreRequest, timeout_s: float) -> Any:
-        """Send the request; return the answer.
+        """Send the request; return the answer, without a proven reply `NoAnswer` or `NotApplied`.
 
-        A proven reply marks the store proven. An unproven one may cost a listing, which records if request ids are
-        given, or (not of a write) a confirming read. CasError: re-sending cannot help.
+        A proven one marks the store proven. Else a listing may follow, which records if request ids come, or (not of a
+        write) a confirming read. CasError: re-sending cannot help.
         """
         deadline_s = _CLOCK.monotonic_s() + timeout_s
         reply = await self._exchange(request, timeout_s)

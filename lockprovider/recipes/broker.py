@@ -98,7 +98,7 @@ def _exactly(link: socket.socket, size: int, end_s: float | None) -> bytes:
 
 
 def prove(link: socket.socket, key: str, *, asks: bool) -> None:
-    """Exchange proofs that each side knows `key`; changes `link`'s timeout.
+    """Exchange proofs that each side knows `key`; changes `link`'s timeout, never closes it.
 
     `asks`: this side sends the requests. Raises BrokenLink for a wrong proof, another version, or 2 s of silence.
     """

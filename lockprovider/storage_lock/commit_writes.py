@@ -167,9 +167,10 @@ class CommitRequests:
         return [request for request, outcome in verdicts if isinstance(outcome, commit_rules.Undecided)]
 
     def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
-        """Write each request's intent not stored yet; True if all are stored.
+        """Write each request's intent not stored yet; False if a write's outcome is unknown.
 
-        After False or `CasError` some may be, so repeat it. Marks each posted, and fixes its name, before its write.
+        Repeat it after False or `CasError`: some may be stored. Marks each posted, and fixes its name, before its
+        write. Updates `post_s`.
         """
         for request in requests:
             if not request.is_stored:

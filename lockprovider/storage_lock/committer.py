@@ -423,9 +423,9 @@ class CommitSteps:
         return 0.0
 
     def _give_up(self, request: CommitRequest, outcome: CommitAnswer | BaseException) -> None:
-        """Withdraw a request, and end it by `outcome`, or by `PublishUnknown` if it may be decided.
+        """Withdraw a request, perhaps in the store; end it by `outcome`, or `PublishUnknown` if maybe decided.
 
-        An error becomes `Void` if an ended log may have decided it.
+        An error as `outcome` becomes `Void` if instead an ended log may have decided it.
         """
         try:
             if self._withdraw(request) and isinstance(outcome, BaseException):

@@ -222,10 +222,10 @@ class QueueWriter:
     def _drafted(
         self, contents: Contents, version: Version, operations: Sequence[Given], progress: _Progress
     ) -> tuple[Contents, list[Any], str]:
-        """Apply overdue lapses and the batch to a copy, reading segments; return copy, results, and the write's id.
+        """Apply overdue lapses and the batch to a copy, reading segments; return copy, results, and write id.
 
-        With `progress.full` operations that add messages get that error; foreign operations left out get NotHere. May
-        start a broker, and send a HEAD (`_note`). Raises as `_messages`.
+        With `progress.full` operations that add messages get that error; foreign ones left out, noted in `progress`,
+        get NotHere. May start a broker. Records claims' heartbeats, perhaps by a HEAD. Raises as `_messages`.
         """
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())

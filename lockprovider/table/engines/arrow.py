@@ -149,7 +149,7 @@ def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> 
 def _inserted(txn: Transaction, writer: GroupWriter, parts: Iterable[ChangesByPartition]) -> Iterable[WriteStat]:
     """Write all parts now, into new file groups, creating missing partitions.
 
-    InvalidRecords, after the writes: a key came twice in a partition.
+    `txn` records markers and partitions, not stats. InvalidRecords afterwards: a key twice in a partition.
     """
     stats: list[WriteStat] = []
     keys_by_partition: dict[str, list[pa.Array]] = {}

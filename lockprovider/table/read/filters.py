@@ -207,7 +207,7 @@ def _columns_of(question: Question) -> Sequence[str]:
 
 
 def _mask_of(question: Question, rows: pa.Table) -> Any:
-    """Mask of true, false or null for each row; a pyarrow expression imports acero and pandas."""
+    """Mask of true, false or null for each row; for a pyarrow expression, imports acero and pandas."""
     match question:
         case IsNull(column):
             mask = pc.is_null(rows.column(column))

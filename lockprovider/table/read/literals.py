@@ -62,7 +62,7 @@ class TimeLiteral:
 
 
 def time_of(text: str) -> TimeLiteral:
-    """Parse ISO text as a moment, a day as its midnight; other text raises `LiteralMisfit`."""
+    """Parse ISO text as a moment, by default in UTC, a day as its midnight; else raise `LiteralMisfit`."""
     match = _TIME.fullmatch(text.strip())
     try:
         if match is not None:

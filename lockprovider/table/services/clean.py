@@ -90,9 +90,9 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
 
 
 def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
-    """Delete the files that dead cleaners planned to, complete these cleans; return results, oldest first.
+    """Delete the files planned by dead cleaners, complete these cleans; return results, oldest first.
 
-    Takes the lock to complete each. Leaves out those that another process completed first.
+    Takes the lock for each; runs a heartbeat thread if cleans are pending. Omits those another process completed first.
     """
     timeline = table.listed_timeline()
     if not timeline.pending(Action.CLEAN):

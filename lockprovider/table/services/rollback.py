@@ -269,7 +269,10 @@ def _finish_rollback(table: TableContext, timeline: Timeline, planned: str) -> N
 
 
 def _victim_to_undo(table: TableContext, timeline: Timeline, planned: str) -> str:
-    """Read the target of the rollback `planned`, empty without its plan; `Aborted` if it is completed or archived."""
+    """Read the target of the rollback `planned`, empty without its plan.
+
+    `Aborted`: this target is completed or archived.
+    """
     victim = table.current.victim_of(planned).begin
     if victim and (timeline.written_at(victim) is not None or archive_index.completions(table.knowledge, [victim])):
         raise Aborted(

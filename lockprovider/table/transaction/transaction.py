@@ -361,11 +361,11 @@ class Transaction:
         return tuple(anchors.write_anchors(writer, bare, ended | replaced))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Delete stray data files and commit; then run inline services.
+        """Delete stray data files, commit (perhaps under the lock), end the heartbeat; run inline services.
 
         First stores due footer notes in the background, and checks new keys if set. A second call returns the first
-        result. After `PublishUnknown` the write may be visible; after other errors it will not be, and the caller rolls
-        back. `conflicts`: lost tries, to report.
+        result. After `PublishUnknown` the write may be visible; after other errors it will not be: the caller rolls
+        back. `conflicts`: lost tries.
         """
         if self.result is not None:
             return self.result

@@ -167,7 +167,7 @@ class _Merging:
     def _sort(
         self, homes: NDArray[np.int64], rows: NDArray[np.int64], groups: NDArray[np.int64]
     ) -> dict[tuple[int, int], list[tuple[Path, int]]]:
-        """Copy each file on this disk with one batch per file group.
+        """Copy each staged file, which stays, into `folder`, with one batch per file group.
 
         Returns paths and batch numbers by partition number and group. `homes`: each row's partition number. `rows`:
         ascending row numbers over all files, with `groups`.

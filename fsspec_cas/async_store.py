@@ -137,7 +137,7 @@ class AsyncStore:
     async def read_or_none(
         self, path: str, known: Content | None = None, *, timeout: float = TIMEOUT_S
     ) -> Content | None:
-        """Read the object as `read` does; return None if none exists, and `known`, an earlier content, while unchanged.
+        """Read the object as `read` does; return None if none exists, and `known` while unchanged.
 
         >>> await store.read_or_none("nothing") is None
         True
@@ -167,11 +167,11 @@ class AsyncStore:
         return _present(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
-        """Return an object's version, size, times, identity and attributes without its body; `timeout` in seconds.
+        """Return an object's version, size, times, identity and attributes without its body.
 
         Raises:
             ObjectNotFound: no object is at `path`.
-            StoreError: the store did not answer, or refused access.
+            StoreError: no answer, or access refused.
 
         >>> info = await store.head("a")
         >>> info.size, info.version == version
@@ -374,10 +374,10 @@ class AsyncStore:
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
     ) -> Entries:
-        """List all objects whose path starts with `prefix`, ordered by path; paths are relative to the root.
+        """Return a list of all objects whose path starts with `prefix`, ordered by path.
 
-        Returns only paths after `start_after` and before `stop_at`. Pages are no snapshot; `timeout` (seconds) is for
-        each.
+        Lists only paths after `start_after` and before `stop_at`, all relative to the root. Pages are no snapshot;
+        `timeout` (seconds) is for each.
 
         >>> [entry.path for entry in await store.list("")]
         ['a']

@@ -257,7 +257,7 @@ class AsyncCached(_Shared):
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """Return the object, or None if none exists, by a read that concurrent tasks share.
 
-        Content that was current less than `max_age_s` seconds ago needs no request.
+        Content current less than `max_age_s` seconds ago needs no request.
 
         Raises:
             StoreError: no answer, or access refused.
@@ -359,11 +359,11 @@ class Cached(_Shared):
     def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """Return the object, or None if none exists, by a conditional GET, which concurrent callers share.
 
-        Content that was current less than `max_age_s` seconds ago needs no request; it is never older than content that
-        this cache returned or wrote before.
+        Content current less than `max_age_s` seconds ago needs no request; it is never older than content that this
+        cache returned or wrote before.
 
         Raises:
-            StoreError: the store did not answer, or refused access.
+            StoreError: no answer, or access refused.
             CasError: called on fsspec's own event loop.
 
         >>> flags.get().data, flags.get(max_age_s=60).version == version  # the second costs nothing

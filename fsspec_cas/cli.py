@@ -107,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    """Test the store with temporary objects, and print a report; DONE, or REFUSED if unfit for locks."""
+    """Test the store with temporary objects, delete them, and print a report and what remains.
+
+    Returns DONE, or REFUSED if unfit for locks.
+    """
     fs, root = split_url(arguments.url, command.storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
@@ -121,7 +124,7 @@ def _probe(arguments: Any) -> int:
 
 
 def _get(arguments: Any) -> int:
-    """Read the object into a file or stdout, and print its version; return DONE.
+    """Read the object into a file, overwriting it, or stdout; print its version, and return DONE.
 
     With content on stdout, the version goes to stderr.
     """

@@ -113,7 +113,7 @@ def run(program: str, arguments: Any, code_of: Callable[[Exception], int | None]
     """Set up logging, call `arguments.run`, print its error to stderr; return the exit code.
 
     Ctrl-C: 130, or 3 in doubt. `--debug` re-raises. A broken pipe closes stderr, and is no error. `code_of` returns a
-    program's own code, or None.
+    program's own code.
     """
     log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
@@ -182,10 +182,7 @@ def words_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dic
 
 
 def _bash(program: str, words_by_path: dict[tuple[str, ...], list[str]], *, zsh: bool) -> str:
-    """Return a completion script for bash, or for zsh through its bash emulation.
-
-    `words_by_path`: see `words_of`.
-    """
+    """Return a completion script for bash, or for zsh through its bash emulation."""
     name = f"_{program.replace('-', '_')}"
     cases = [f'    "{" ".join(path)}") words="{" ".join(words)}" ;;' for path, words in sorted(words_by_path.items())]
     lines = [

@@ -113,7 +113,7 @@ class _Starter:
         self._asked: SimpleQueue[tuple[Callable[[], None], _thread.LockType, list[BaseException]]] = SimpleQueue()
 
     def start(self, call: Callable[[], None], *, wait: bool) -> None:
-        """Run `call`, which starts a thread, on this object's thread, even if interrupted here.
+        """Run `call`, which starts a thread, on this object's (started if needed), even if interrupted here.
 
         `wait` for its end, and raise its error, which is lost otherwise.
         """

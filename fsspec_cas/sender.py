@@ -201,7 +201,7 @@ class Sender:
         """Return whether a conditional delete's success proves that it removed the object.
 
         Raises NotSupported without such deletes, or for ignored conditions, Unavailable if the test gets no answers. An
-        S3 store other than Amazon's is tested first, once per bucket and process, on an object in the folder of `path`.
+        S3 store other than Amazon's is tested first, once per bucket and process, on an object in `path`'s folder.
         """
         name = self._backend.name
         if not self._backend.capabilities.delete_match:
@@ -223,8 +223,8 @@ class Sender:
     async def _try_deletes(self, folder: str, end_s: float) -> bool | None:
         """Create an object in `folder`, delete it at a wrong version, at its own, and again.
 
-        True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not. In each
-        case the object is removed.
+        True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not. Each
+        removes the object.
 
         Unavailable: no result at `end_s`, or 3 unanswered deletes; the object may remain.
         """
@@ -267,7 +267,7 @@ class Sender:
         return None
 
     async def _repeat_read(self, path: str, ask: Ask[HeadState], timeout: float) -> HeadState:
-        """Repeat the read until answered; return the answer, and keep the store's clock reading."""
+        """Read by `repeat`; return the answer, and keep the store's clock reading, if any."""
 
         async def timed(*, timeout_s: float) -> HeadState | NotApplied | NoAnswer:
             sent_s = self._world.monotonic_s()
@@ -301,9 +301,9 @@ class Sender:
         *,
         small: bool = True,
     ) -> Outcome:
-        """Run the decision table's steps (`settle.py`) from `step` on; return the outcome.
+        """Run the decision table's steps (`settle.py`) from `step`; return the outcome.
 
-        `send` sends the write, `data` goes into an Unknown.
+        `data` goes into an Unknown.
 
         Store errors, and the end of the time, raise; in doubt, or while a refusal is checked, they become Unknown. An
         interrupt's cause is OutcomeUnknown.

@@ -192,7 +192,7 @@ def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
 
 
 def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
-    """Settle a write in doubt: Lost if a create-once object has another write's id (`write_id`), else Inconclusive."""
+    """Settle a write in doubt: Lost if a create-once object has another write's id, else Inconclusive."""
     write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)

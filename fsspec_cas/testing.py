@@ -305,9 +305,9 @@ _PHRASES = {200: "OK", 302: "Found", 404: "Not Found", 503: "Service Unavailable
 
 
 def http(status: int, body: bytes = b"", *, version: str = "1.1", length: bool = True, **headers: object) -> bytes:
-    """Return an HTTP response as bytes, with `Connection: close`; a tuple repeats the header.
+    """Return an HTTP response with `Connection: close`; a tuple repeats the header.
 
-    `_` in a name stands for `-`. Unless `length`, it has no Content-Length.
+    `_` in a name stands for `-`. No Content-Length unless `length`.
     """
     lines = [f"HTTP/{version} {status} {_PHRASES.get(status, 'Answer')}"]
     if length and status != 204:

@@ -76,7 +76,7 @@ def _check_secrets(url: str) -> None:
 
 
 def _check_local(path: str) -> None:
-    """Raise InvalidUrl for a path whose first step has a colon: a path of Windows, or a URL without `://`.
+    """Raise InvalidUrl for a path whose first step has a colon: a Windows path, or a URL without `://`.
 
     `file:/x` passes.
     """

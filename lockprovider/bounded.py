@@ -54,8 +54,8 @@ def undecodable_as(
 ) -> Iterator[None]:
     """Raise a block's decoding errors as `kind`: `message`, the start of `shown`, the reason, `step`.
 
-    Decoding errors are `_DECODING`, such as ValueError, KeyError, TypeError. A `kind` that is no `Undecodable` passes
-    unchanged.
+    Decoding errors are `_DECODING`, such as ValueError, KeyError, TypeError. Errors of `kind` pass, except
+    `Undecodable`.
     """
     try:
         yield
@@ -133,7 +133,7 @@ def plausible(packed: bytes) -> int:
 
 
 def inflate(packed: bytes, *, most: int, wbits: int = zlib.MAX_WBITS, like: bytes = b"") -> bytes:
-    """Inflate a whole stream, with the preset dictionary `like`, if any.
+    """Inflate a whole stream, with the preset dictionary `like`.
 
     Raises `Undecodable` beyond `most` bytes or for a stream cut off or followed by bytes, `zlib.error` for malformed
     bytes.

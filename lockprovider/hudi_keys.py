@@ -222,7 +222,7 @@ _ALIKE = 0.9  # a lower one would report Hudi's other keys
 def check(config: Mapping[str, object]) -> None:
     """Raise `InvalidSettings` for another lock provider, an Azure credential, or a refused key or value.
 
-    Also for names that `_check_name` refuses. Empty values of refused keys pass.
+    Also as `_check_name`. Empty values of refused keys pass.
     """
     for key, value in config.items():
         if isinstance(value, int) and abs(value) > LARGEST_NUMBER:

@@ -103,9 +103,9 @@ def draw_lanes(
     is_wrong: bool = False,
     elapsed: bool = False,
 ) -> str:
-    """Draw an SVG document: title (cut to fit), subtitle `words` (red if `is_wrong`), `lanes` downwards, axis, legend.
+    """Draw SVG: title (cut to fit), subtitle `words` (red if `is_wrong`), `lanes` downwards, axis, legend.
 
-    `stripes` cross all lanes; `links` join two. The axis has UTC clock times, or milliseconds if `elapsed`.
+    `stripes` cross all lanes; `links` join two. The axis has UTC times, or milliseconds if `elapsed`.
     """
     scale, bottom = _scale([*lanes, Lane("", stripes)]), _TOP + LANE * len(lanes) + 8
     samples = _legend(legend, bottom + _AXIS + 12)

@@ -146,7 +146,7 @@ class HttpBackend(Backend):
         return heard
 
     def _answer(self, request: StoreRequest, heard: ReplyMeaning) -> Any:
-        """Return the answer from `heard`, the interpreted reply to `request`.
+        """Return the answer of the interpreted reply `heard`.
 
         Raises CasError if re-sending cannot help. An unproven reply gives `NotApplied` if throttled; else, or if it
         needs confirmation, `NoAnswer`.

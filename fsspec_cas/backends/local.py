@@ -87,6 +87,7 @@ class LocalBackend(Backend):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """Delete the file as `_delete`; without `condition` unlink it, `Applied` even if missing."""
         with _as_store_error(path):
             if condition is None:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -318,7 +319,10 @@ def _locked(folder: Path, timeout_s: float) -> Iterator[int | None]:
 
 
 def _poll_flock(descriptor: int, timeout_s: float) -> bool:
-    """Try at least once to lock the open folder, with sleeps between; return False after `timeout_s`."""
+    """Try at least once to lock the open folder, with sleeps between; return False after `timeout_s`.
+
+    OSError: no flock.
+    """
     world = Machine()
     deadline = world.monotonic_s() + timeout_s
     pause = _SHORTEST_S
@@ -354,7 +358,7 @@ def _ensure_folder(folder: Path, *, makes: bool) -> None:
 
 
 def _sync_folder(folder: Path | int) -> None:
-    """Sync a folder by its path, or by its open descriptor."""
+    """Sync a folder by its path or open descriptor; raise OSError if that fails."""
     if isinstance(folder, int):
         os.fsync(folder)
         return
@@ -453,7 +457,7 @@ def refuse_hard_links(target: Path, stat: os.stat_result) -> None:
 
 
 def copy_attributes(source: Path, stat: os.stat_result, target: Path) -> None:
-    """Copy owner, group and extended attributes as far as possible; `stat` is the source's."""
+    """Copy owner and group if permitted, extended attributes if possible; `stat` is the source's."""
     with contextlib.suppress(PermissionError):
         os.chown(target, -1, stat.st_gid)
     with contextlib.suppress(PermissionError):

@@ -182,7 +182,7 @@ class Dialect:
     def interpret(self, request: StoreRequest, reply: HttpReply, *, gives_request_ids: bool | None) -> ReplyMeaning:
         """Return the store's proven statement, the request that would confirm the reply, or `Unproven`.
 
-        An unreadable reply is `Unproven`. `gives_request_ids`: whether this store does; None if unknown.
+        An unreadable reply is `Unproven`. `gives_request_ids`: None if unknown.
         """
         status, headers = reply._status, reply._headers  # noqa: SLF001 - only dialects read them
         has_request_id = any(headers.get(name) for name in self.request_ids)

@@ -123,8 +123,8 @@ class ConditionalCalls:
     def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
         """Copy a file as the target does; with `if_absent` only to an empty path, which the store decides.
 
-        Such a copy holds the object in memory, and keeps content type and metadata, no other attributes. Of a folder
-        only the folder is created.
+        Such a copy returns None, holds the object in memory, and keeps only content type and metadata. Of a folder it
+        creates only the folder.
 
         Raises:
             AlreadyExists: `path2` is not empty; nothing was written.
@@ -199,7 +199,7 @@ class ConditionalCalls:
         return await self._delete_if_match(_one(path, (), kwargs), if_match)
 
     async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
-        """Copy a file, or create a folder's target, as `cp_file` does.
+        """Copy a file, or create a folder, with `cp_file`'s result and errors.
 
         With `if_absent` a thread copies the file, even after a cancellation.
         """

@@ -74,7 +74,7 @@ class ExclusiveFile(io.BufferedIOBase):
         return self._writer.written
 
     def write(self, data: Any) -> int:
-        """Append the bytes, sending each full part. A closed file raises ValueError."""
+        """Append the bytes, sending each full part. Raises ValueError if closed, else as `AsyncExclusive.write`."""
         if self.closed:
             raise ValueError("write to a closed file")
         try:
@@ -86,7 +86,7 @@ class ExclusiveFile(io.BufferedIOBase):
     def close(self) -> None:
         """Create the object, once, or raise AlreadyExists, OutcomeUnknown or StoreError.
 
-        In a transaction leave that to `commit`. While an exception propagates, log a warning and abort instead.
+        Without `autocommit` leave that to `commit`. While an exception propagates, log a warning and abort instead.
         """
         if self.closed:
             return
@@ -225,7 +225,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
         Raises:
             AlreadyExists: the path is not empty now; a race lost later raises it on close.
             InvalidInput: a wrong mode or argument.
-            NotSupported: an exclusive file does not take this argument, or this store does not keep it.
+            NotSupported: an exclusive file or this store does not take the argument.
         """
         if "x" not in mode:
             return self.fs.open(plain(path), mode, *args, **kwargs)
@@ -275,7 +275,7 @@ class CasFileSystem(ConditionalCalls, AsyncFileSystem, ChainedFileSystem):  # ty
     ) -> Any:
         """Upload a file or folder as the target does; `mode="create"` creates a file, or raises AlreadyExists.
 
-        Of a folder, "create" makes only the folder.
+        "create" returns None, and makes of a folder only the folder.
         """
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
@@ -364,7 +364,7 @@ def _attach(kind: type) -> None:
 
 
 def _forwarded(name: str, method: Any) -> Callable[..., Any]:
-    """Function, coroutine or generator that calls the target's method `name` with plain paths."""
+    """Function, coroutine or generator, like `method`, that calls the target's `name` with plain paths."""
     parameters = list(inspect.signature(method).parameters)[1:]
     places = {position for position, parameter in enumerate(parameters) if parameter in _PATHS}
 

@@ -147,7 +147,7 @@ async def begin_upload(bench: Bench, path: str, body: bytes) -> Upload | Conditi
 async def finish_upload(bench: Bench, opened: Upload | ConditionFailed, body: bytes) -> FinishAnswer:
     """Complete the upload, with `body` if completions carry bytes; return the answer, or the refusal.
 
-    Then forgets it, and aborts an unapplied one. Unavailable: 13 times `NotApplied`.
+    Then aborts it unless `Applied`, and forgets it. Unavailable: 13 times `NotApplied`.
     """
     if isinstance(opened, ConditionFailed):
         return opened
@@ -341,6 +341,7 @@ async def _modified(bench: Bench) -> CheckResult:
 
 
 async def _delete_refused(bench: Bench) -> CheckResult:
+    """Delete at a stale version; "yes" if refused, and the object unchanged, else "no"."""
     first = await bench.write_or_raise("kept")
     second = await bench.write_or_raise("kept", first.version)
     answer = await bench.delete("kept", first.version)
@@ -446,9 +447,9 @@ async def _upload_aborted(bench: Bench) -> CheckResult:
 
 
 async def _upload_race(bench: Bench) -> CheckResult:
-    """Complete uploads to one path at once, in five rounds; return "yes" or "no".
+    """Complete uploads to one path at once, in five rounds.
 
-    "no": two won, or none although all were answered.
+    "no" if two won, or none although all were answered; else "yes".
     """
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]

@@ -39,10 +39,10 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 
     "Proof before a lock" in SPECIFICATION.md describes the test: 56 requests, on its own objects below the store's
     root, which it tries to delete. It sends none for Amazon S3, GCS, Azure, local files and memory. `timeout` (seconds)
-    is for the whole test, which takes at most 3 s more.
+    limits the whole test, which takes at most 3 s more.
 
     Raises:
-        NotSupported: the store ignores a condition, or two writers won. A lock kept there would have two holders.
+        NotSupported: the store ignores a condition, or two writers won. A lock there may have two holders.
         StoreError: the store cannot be used.
         InvalidInput: the test is needed, and the store has no root, so no bucket.
         Unavailable: the store did not answer in time.
@@ -64,7 +64,7 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
 async def require_conditions(
     store: AsyncStore, *, timeout: float = _TIMEOUT_S, spent_s: float = 0.0, world: World | None = None
 ) -> None:
-    """Race writes of test objects below the root of a store of any kind, then try to delete them, even on error.
+    """Race writes of test objects below the root of any store, then try to delete them, even on error.
 
     `spent_s`: what the caller has used of the `timeout`.
 
@@ -111,7 +111,7 @@ async def _require(bench: Bench, path: str) -> None:
 async def _winners(bench: Bench, at: Mapping[str, Condition], races: str) -> dict[str, Version]:
     """Race two writes at each path of `at`, under its condition; return each path's version afterwards.
 
-    Where no write is known to have won, writes once more. Raises NotSupported, with the text `races`, if both are won,
+    Where no winner's version is known, writes once more. Raises NotSupported, with the text `races`, if both are won,
     or both refused.
     """
     pairs = [race_path for race_path in at for _ in range(2)]

@@ -113,7 +113,7 @@ def stdin_lines() -> Iterator[bytes]:
 
 
 def _mix(parser: argparse.ArgumentParser) -> None:
-    """Patch `parser` to accept options before positional arguments that may be left out, too."""
+    """Patch `parser` to accept options before positional arguments that may be left out."""
 
     def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> Any:
         """`parser.parse_known_args`, which accepts intermixed options."""

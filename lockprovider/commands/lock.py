@@ -313,7 +313,7 @@ def _sentence(overlap: Overlap) -> str:
 
 
 def draw_audit(audit: Audit, title: str) -> str:
-    """Audit as SVG text, with a lane per owner; beyond 40, the last is "others"."""
+    """Audit as SVG, with a lane per owner; beyond 40, the last is "others"."""
     owners = list(dict.fromkeys(tenure.owner for tenure in audit.tenures))
     names = owners if len(owners) <= _MOST_LANES else [*owners[: _MOST_LANES - 1], "others"]
     of_owner: dict[str, list[Box]] = {name: [] for name in names}
@@ -348,7 +348,7 @@ Not promised: that no other process acts while this process or its machine is pa
 
 
 def _run_locked(arguments: argparse.Namespace, result: CommandResult) -> CommandResult:
-    """Run the command under the lock; fill in and return `result`.
+    """Acquire the lock, run the command, and release; fill in and return `result`.
 
     "lost": a lost lease ended the command. "not_acquired", in a new result: after `--timeout`. A signal during the
     acquisition raises `Stopped`, and releases the lock.

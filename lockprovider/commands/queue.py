@@ -113,7 +113,7 @@ def _create(arguments: Any) -> None:
 
 
 def _put(arguments: Any) -> None:
-    """Put messages, JSON or else text, from arguments or lines of stdin.
+    """Put messages, JSON or else text, from arguments or stdin's lines.
 
     Prints counts: new, put by `--producer` before. A key, priority or delay puts one by one. InvalidInput: any of these
     with `--producer`.
@@ -206,7 +206,7 @@ Not promised: that a message is delivered only once."""
 
 
 def _work(arguments: Any) -> None:
-    """Run the command for each message, print its failures, and at the end counts.
+    """Run the command for each message, ack it or give it back; print failures, and at the end counts.
 
     Ends by TERM, INT or HUP (unless ignored), or with `--until-empty` if no message is left; running commands end
     first. InvalidInput: no such command.
@@ -232,7 +232,7 @@ def _work(arguments: Any) -> None:
 
 
 def _run(words: list[str], job: Job) -> None:
-    """Run the command with the message as stdin; exit code 75 gives the message back, uncounted.
+    """Run the command with the message as stdin; exit code 75 gives it back, uncounted.
 
     Returns after 75, with `job.ended` set, or 0, not acked. RuntimeError: it failed. ClaimLost: the claim was lost; a
     running command got TERM, and ended.

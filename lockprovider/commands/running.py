@@ -43,7 +43,7 @@ def form(command: str) -> str:
 
 
 def codes(waited_for: str, not_acquired: str = "", lost: str = "") -> str:
-    """Help text on exit codes and storage options; `waited_for`: what a signal may interrupt.
+    """Help on exit codes and storage options; `waited_for`: what a signal may interrupt.
 
     `not_acquired` describes 122, `lost` 123; empty: left out.
     """

@@ -244,7 +244,7 @@ def _rollback(arguments: Any) -> None:
 
 
 def _who(arguments: Any) -> None:
-    """Print who edits the state or, with `--style tflock`, holds Terraform's lock file."""
+    """Print who edits the state or, with `--style tflock`, holds Terraform's lock file, if any."""
     if arguments.style == _STYLE:
         shown = _file_lock(arguments).shown()
         fields = {"state": "absent"} if shown is None else {"state": "held", **_lock_fields(shown)}

@@ -109,7 +109,10 @@ class StateServer:
             self._loop.call_soon_threadsafe(self._end.set)
 
     async def _serve(self) -> None:
-        """Handle requests on 8 threads until `shutdown`; then drop incomplete ones, and finish others within 60 s."""
+        """Set `_serving`, and handle requests on 8 threads until `shutdown`.
+
+        Then drops incomplete ones, and finishes others within 60 s.
+        """
         self._loop = asyncio.get_running_loop()
         answering = ThreadPoolExecutor(_AT_ONCE, "state-answering")
         self._loop.set_default_executor(answering)
@@ -162,9 +165,9 @@ class StateServer:
         return response
 
     async def _reply(self, request: BaseRequest) -> Reply:
-        """Check the password, path and encoding (401, 404, 415), read the body, and answer on a thread, 8 at once.
+        """Check the password, path and encoding (401, 404, 415), read the body, answer on a thread, 8 at once.
 
-        Returns refusals of the body, too. A right password ends the connection's timeout.
+        Returns the body's refusals. A right password sets `was_asked`, and ends the connection's timeout.
         """
         if not hmac.compare_digest(_raw(request.headers.get("Authorization", "")), self._token):
             message = "set TF_HTTP_USERNAME and TF_HTTP_PASSWORD"

@@ -340,7 +340,7 @@ class Bar:
 
 
 def draw_timeline(bars: Sequence[Bar], title: str, tenures: Sequence[Tenure] = ()) -> str:
-    """Bars as SVG text, with a lane of the lock if `tenures` overlap their time."""
+    """Bars as SVG, with a lane of the lock if `tenures` overlap their time."""
     (placed, names), shown = lanes(bars), held_during(bars, tenures)
     rows = [Lane("" if name in names[:n] else name, *_drawn(placed, n)) for n, name in enumerate(names)]
     rows += [Lane("the lock", shown)] if shown else []

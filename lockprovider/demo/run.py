@@ -144,7 +144,7 @@ class Worker:
 
 
 def ingest(worker: Worker, spark: SparkSession) -> None:
-    """Upsert each delivery in its own transaction; send a `Step` before each and at the end."""
+    """Upsert each delivery in its own transaction; pipe a `Step` before each and at the end."""
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415 - the compaction service needs no Spark
 
     flights, steps = proof.load(), proof.plan(worker.job.months)
@@ -161,7 +161,10 @@ def ingest(worker: Worker, spark: SparkSession) -> None:
 
 
 def protect(worker: Worker, spark: SparkSession) -> None:
-    """Replace tail numbers by keyed hashes, a month in each transaction, until all are."""
+    """Replace tail numbers by keyed hashes, a month in each transaction, until all are.
+
+    Pipes `Step`s; ends after ingest.
+    """
     from lockprovider.table.engines import spark as hudi  # noqa: PLC0415
 
     digest = f"left(sha2(concat('{proof.PSEUDONYM_KEY}', tailnum), 256), {proof.PSEUDONYM_DIGITS})"
@@ -170,7 +173,7 @@ def protect(worker: Worker, spark: SparkSession) -> None:
     def protect_month(txn: TableTransaction, month: int) -> str:
         """Hash and upsert a month's tail numbers, except nulls and hashed ones.
 
-        Returns its last delivery's completion in `txn`, or raises IndexError without one.
+        Then returns its last delivery's completion in `txn`'s snapshot, or raises IndexError without one.
         """
         deliveries = [
             commit.completion for commit in worker.history(txn) if (commit.role, commit.month) == ("ingest", month)
@@ -203,7 +206,7 @@ def backfill(worker: Worker, spark: SparkSession) -> None:
 def _month_by_month(
     worker: Worker, remaining: Callable[[list[Done]], list[int]], work: Callable[[TableTransaction, int], str]
 ) -> None:
-    """Commit the last month that `remaining` returns, again and again, until ingest has ended and none remains.
+    """Repeatedly commit the last month that `remaining` returns, until ingest has ended and none remains.
 
     Polls, sending `Step`s. `work` writes a month, and returns the `detail`.
     """
@@ -548,7 +551,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """Return text: each pipeline's counts, deaths with last words, pending writes, proof, paths, duration."""
+        """Text: each pipeline's counts, deaths with last words, pending writes, proof, paths, duration."""
         rows = [list(map(str, track.to_json().values()))[:8] for track in self.tracks]
         head = ["pipeline", "commits", "conflicts", "retries", "rollbacks", "lock waits", "median ms", "max ms"]
         lines = [f"{first:<9}" + "".join(f"{cell:>12}" for cell in rest) for first, *rest in (head, *rows)]

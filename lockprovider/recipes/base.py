@@ -289,7 +289,7 @@ class Batcher(ProcessBound, Generic[Op, T]):
     def close(self, timeout_s: float | None = None) -> None:
         """Refuse operations; wait at most `timeout_s` (None: no limit) for waiting ones.
 
-        A timeout stops no write. The writing thread does not wait.
+        A timeout returns, and stops no write. The writing thread does not wait.
         """
         self._closed = True
         until_s = _CLOCK.monotonic_s() + (float("inf") if timeout_s is None else timeout_s)

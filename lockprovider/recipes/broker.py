@@ -369,8 +369,8 @@ class Broker(Generic[T]):
     ) -> HandedOver | None:
         """Ask this host's broker in `named` to do this process's operations, and wait. None: do them here.
 
-        `sent` marks those that may be done, also in the result, whose `results` are None unless all are done. Other
-        processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
+        `sent` marks those that may be done, also in the result, whose `results` (maybe errors) are None if any remains
+        to do here. Other processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
         """
         if self._host is None:
             return None
@@ -460,7 +460,7 @@ class Broker(Generic[T]):
     def _listening(self) -> Offer | None:
         """Start this process's broker on the first call; return its address and key.
 
-        None: closed, or it did not start, which is logged, and not tried again.
+        None: closed, or not started, which is logged, and not retried.
         """
         with self._guard:
             if self._own_offer is None and not self._closed and not self._is_mute:
@@ -477,7 +477,7 @@ class Broker(Generic[T]):
     def _serve(self, peer: socket.socket) -> None:
         """Answer the peer's requests in turn, until it raises BrokenLink.
 
-        The cause is a hang-up, a malformed request, or an answer not sent.
+        Cause: a hang-up, a malformed request, or an unsent answer.
         """
         while True:
             request = receive_frame(peer, None)

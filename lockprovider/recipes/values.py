@@ -55,9 +55,9 @@ def check_storable(value: Any, argument: str, most: int = _LONGEST_TEXT) -> str:
 
 
 def check_call(value: Any, name: str, purpose: str, *, awaited: bool = False) -> Callable[..., Any]:
-    """Return the function; another value, or one of the wrong kind, raises InvalidInput.
+    """Return the function; another value raises InvalidInput.
 
-    A plain function is required; if `awaited`, one that returns an awaitable: of these only built-ins are refused here.
+    So does an async function; if `awaited`, a built-in instead. Whether calls return an awaitable is unchecked.
     """
     call = check_function(value, name, purpose)
     is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)

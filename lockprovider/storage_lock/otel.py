@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def on_metric(meter: Meter | None = None, attributes: Mapping[str, str] | None = None) -> OnMetric:
     """Return a callback for `on_metric` that records with `meter` (default: the global provider's).
 
-    `attributes` are added to every number, e.g. the table's name.
+    `attributes` are added to every number.
 
     Raises:
         LockError: OpenTelemetry's API is not installed.

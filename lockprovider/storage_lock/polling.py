@@ -143,8 +143,8 @@ def _noted(waiter: Waiter, observation: Observation) -> Waiter:
 def _should_join(waiter: Waiter, observation: Observation) -> bool:
     """Return whether to join the waiters: once this client's wait exceeds a round.
 
-    If none wait and `turn_ms` is 0: once wait and holder's turn exceed 0.2 s. Never after a lost race or with unknown
-    fields.
+    If none wait and `turn_ms` is 0: once wait and holder's turn each exceed 0.2 s. Never after a lost race or with
+    unknown fields.
     """
     record = observation.record
     if not observation.understood or not waiter.name or waiter.name in record.waiters or observation.lost_race:
@@ -266,7 +266,7 @@ def foreign_seen_ms(record: LockRecord, now_ms: int) -> int:
 def turn_ms(record: LockRecord, now_ms: int) -> int:
     """Return the running mean of turns' lengths, with the turn that ends at `now_ms`.
 
-    A long one counts at most double; a very short one weighs half. 0 without waiters or holder.
+    A long one counts at most double; a very short one weighs half. 0 without waiters, or without holder.
     """
     if not record.waiters or record.holder is None:
         return 0

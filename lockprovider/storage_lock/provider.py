@@ -245,9 +245,9 @@ def _place(
 
 
 def _with_credential(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy in which a managed identity's id is replaced by its Azure credential.
+    """Return a copy with a managed identity's id replaced by its Azure credential.
 
-    Raises `InvalidSettings` if its package is not installed.
+    Raises `InvalidSettings` if its package is missing.
     """
     storage_options = dict(options)
     identity = storage_options.pop(MANAGED_IDENTITY, None)

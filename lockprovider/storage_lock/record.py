@@ -289,7 +289,7 @@ def _pending(value: Any, log: Log | None, *, is_first: bool = False) -> Pending 
     """Decode a publish's JSON object, None if absent.
 
     Left-out bytes, and then a left-out `first`, come from the log's last entry, if that is this publish. `is_first`: it
-    precedes another, so none may precede it.
+    precedes another; its own `first` raises `Undecodable`.
     """
     if value is None:
         return None
@@ -500,7 +500,7 @@ def fits_log(pending: Pending) -> bool:
 def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
     """Encode the entries: a line that names them, then their bytes, deflated; without entries, no bytes.
 
-    After `before`, an earlier result, only new entries are deflated anew.
+    Deflates only entries beyond `before`, an earlier result, if they extend it.
     """
     if not entries:
         return b""
@@ -610,7 +610,8 @@ def _unpack(packed: bytes) -> tuple[Entry, ...]:
 def _entry(rest: bytes, at: int, fields: list[Any], *, is_first: bool = False) -> tuple[Entry, int]:
     """Decode one entry, and its bytes in `rest` from offset `at`; returns the offset after it too.
 
-    `fields`: path, digest, size (-1: bytes not kept), and the fields of its `first`, if any.
+    `fields`: path, digest, size (-1: bytes not kept) and, unless `is_first`, those of its `first`, if any. More raise
+    `Undecodable`.
     """
     path, digest, size, *before = fields
     if len(before) > (not is_first):

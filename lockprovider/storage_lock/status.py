@@ -168,7 +168,7 @@ def _pending_fields(pending: Pending) -> dict[str, str]:
 
 
 def lines(status: LockStatus) -> list[str]:
-    """Format the status for people, one line for each fact that applies."""
+    """Format the status for people, a line per fact that applies."""
     record, now_ms = status.record, status.now_ms
     if record is None:
         return ["state    absent: there is no lock record, and the next client that asks gets the lock"]
@@ -195,7 +195,7 @@ def lines(status: LockStatus) -> list[str]:
 
 
 def _state_words(status: LockStatus, record: LockRecord) -> str:
-    """Describe the state for people: held, released, or since when it is lapsed."""
+    """Describe the state for people: held, released, or lapsed since when."""
     match status.state:
         case "held":
             return "held"
@@ -207,7 +207,7 @@ def _state_words(status: LockStatus, record: LockRecord) -> str:
 
 
 def _clock_words(status: LockStatus) -> str:
-    """Describe which clock judged the status, and how far this machine's differs, if by two seconds or more."""
+    """Describe which clock judged the status, and this machine's difference of two seconds or more."""
     if not status.by_store:
         return "this machine's; the store does not report its time"
     ahead_ms = status.own_ms - status.now_ms
@@ -218,7 +218,7 @@ def _clock_words(status: LockStatus) -> str:
 
 
 def describe(change: Change) -> str:
-    """Format a change as one line for people: its kind, and the holder, validity or path it is about."""
+    """Format a change as a line for people: kind and holder, validity, path or number of waiters."""
     record = change.record
     if record is None:
         return "removed: the lock record was deleted" if change.what == "removed" else "absent: there is no lock record"
@@ -255,11 +255,10 @@ class Broken:
 
 
 def break_lock(store: Store, path: str, status: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
-    """Release the lock in `status`, if its record is unchanged except for its waiters; else the outcome is Lost.
+    """Release the lock in `status` if its record is unchanged but for waiters; else the outcome is Lost.
 
     A later release with pending publishes counts as unchanged. The holder works on until its next renewal, but its
-    publishes are refused from now on. Decided publishes are first applied or set aside, under the lock, for at most a
-    minute.
+    publishes are refused. Decided publishes are first applied or set aside, under the lock, for at most a minute.
 
     Raises:
         ValueError: `status` has no record.

@@ -388,7 +388,10 @@ def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
 
 
 def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
-    """Read the clustering settings, by default with Hudi's sizes; None unless clustering is inline, but checked."""
+    """Read the clustering settings, by default with Hudi's sizes; None unless inline.
+
+    Unreadable values raise `InvalidSettings` even then.
+    """
     inline, commits, columns, target, small = _CLUSTER_KEYS
     every = ClusterEvery(
         _number(options, commits, 4, int),

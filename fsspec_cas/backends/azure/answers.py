@@ -129,7 +129,7 @@ def _refusal(request: StoreRequest, reply: HttpReply, statement: StoreStatement)
 
 
 def _listed(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
-    """Return a success's `statement` with its page, cut to paths after `start_after`, which Azure lacks.
+    """Return a success's `statement` with its page, cut to paths after `start_after`.
 
     An empty NextMarker ends the listing; without one, or for other XML, returns `Unproven`.
     """

@@ -114,7 +114,7 @@ def _media(reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
 def _resource(request: StoreRequest, reply: HttpReply, statement: StoreStatement) -> ReplyMeaning:
     """Return what a success's JSON proves: a page, a head's object, or a write's version.
 
-    JSON of another kind is `Unproven`.
+    Other content is `Unproven`.
     """
     resource = _json(reply._body)
     if resource.get("kind") != KINDS[request.verb]:
@@ -141,7 +141,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
 
 
 def _seen(version: Version, resource: dict[str, Any], headers: Headers) -> ObjectState:
-    """Return an object's state from its JSON resource, with the answer's time from `headers`."""
+    """Object's state from its JSON resource, with the answer's time from `headers`."""
     metadata = dict(resource.get("metadata") or {})
     updated = resource.get("updated")
     identity = metadata.pop(_IDENTITY, None)

@@ -53,7 +53,7 @@ class GcsBackend(AioBackend):
         super().__init__(fs, GcsDialect(urlsplit(fs._location).netloc))  # noqa: SLF001
 
     async def _open(self) -> aiohttp.ClientSession:
-        """Open an aiohttp session that sends once and keeps bodies compressed; a user's connector stays open."""
+        """Open a session that sends once and keeps bodies compressed; a user's connector stays open."""
         gcsfs_filesystem = self._given
         settings = {**gcsfs_filesystem.session_kwargs, "auto_decompress": False}
         if "connector" in settings:
@@ -121,7 +121,7 @@ class GcsRequest:
 
 
 def _request(request: StoreRequest) -> GcsRequest:
-    """Translate a store request into an HTTP request, with its condition.
+    """HTTP form of the request, with its condition.
 
     Parts, completions and aborts go to the upload's URL.
     """
@@ -201,7 +201,7 @@ def _resource(key: str, write: Write) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[str, bytes]:
-    """Return content type and body: JSON and data, with CRLF line ends (RFC 2046)."""
+    """Return content type and body: JSON and data, with CRLF line ends."""
     mark = f"cas-{boundary}"
     while mark.encode() in data:
         mark += "-"

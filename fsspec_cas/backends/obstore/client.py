@@ -226,9 +226,9 @@ class _Site:
         return None
 
     def _found(self, provider: Any, path: str) -> Callable[[], Any]:
-        """Return a function that returns credentials from `provider`, options or botocore, None for unsigned requests.
+        """Return a function that returns credentials from `provider`, options or botocore.
 
-        That function may fetch them, and raises AccessDenied without any.
+        For unsigned requests it returns None. It may fetch credentials, and raises AccessDenied without any.
         """
         if _is_true(self._said("skip_signature")):
             return lambda: None

@@ -180,8 +180,8 @@ class _S3Reply:
     def _success(self) -> ReplyMeaning:
         """Return what a success without a document proves, else `Unproven` or `Confirm`.
 
-        Writes and parts need an ETag, and request id or data's MD5; deletes a request id; reads as `_read`, or OTHER
-        for weak ETags.
+        Writes and parts need a strong ETag, and request id or data's MD5; deletes a request id. Reads are as `_read`,
+        but OTHER for weak ETags with request or write id.
         """
         request, reply, statement, verb = self.request, self.reply, self.statement, self.request.verb
         if FORMS[verb].empty and reply._body:

@@ -63,7 +63,7 @@ _KNOWN = {"format", "epoch", "owner", "name", "validity_ms", "write", "resigned"
 def decode_election(data: bytes, path: str) -> ElectionRecord:
     """Decode an election's object; other bytes and newer formats raise MalformedObject.
 
-    Unknown fields are kept in `more`.
+    `more` keeps unknown fields.
     """
     message = f"the object {path!r} is not an election and was not overwritten"
     step = "give the election another path, or remove the object if nothing needs it"

@@ -344,7 +344,7 @@ class AsyncElection(RecipeForTasks[Election]):
     ) -> T | None:
         """Lead and await `main(term)`, until a call returns before its term is lost; return its result.
 
-        The result is None after `stop`. See `Election.run`; here cancellation interrupts `main`.
+        None after `stop`. See `Election.run`; here cancellation interrupts `main`.
 
         >>> async def main(term):
         ...     return "done"

@@ -399,7 +399,7 @@ class Ending:
 
 
 def work_under(term: Term, main: Callable[[Term], T], ending: Ending) -> tuple[bool, T | None]:
-    """Call `main(term)` on its own thread and wait; return whether it ended while it led, and its result.
+    """Call `main(term)` on its own thread; return whether it ended while it led, and its result, if any.
 
     Once the term is lost, `ending` applies. A Ctrl-C gives the term up, ends the call and is raised. Other errors: see
     `ended_by_itself`.

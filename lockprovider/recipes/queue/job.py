@@ -276,6 +276,7 @@ class Job(ProcessBound):
                 self.nack(error=_described(error), counts=counts, delay_s=None if counts else 0.0)
 
     def _must_go_on(self) -> None:
+        """Raise ClaimLost if the job has ended or is `lost`."""
         if self.ended is not None:
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         if self.lost.is_set():

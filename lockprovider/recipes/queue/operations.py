@@ -254,7 +254,7 @@ def _displaced(contents: Contents, producer: str, *, sent: bool) -> str:
 def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     """Number messages, make them ready, and return the numbers; or raise QueueFull and add none.
 
-    `freed`: bytes subtracted from `size`, which the caller then removes.
+    `freed`: bytes taken off `size` here, before the caller removes their message.
     """
     messages = [to_put.numbered(n) for n, to_put in enumerate(news, contents.next)]
     more = sum(len(added.text) for added in messages) - freed

@@ -170,10 +170,10 @@ class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
         key: Callable[[Any], str] | None = None,
         fence: Any = None,
     ) -> list[Receipt]:
-        """Put messages, up to 1000 at once, and return receipts, both in order. `key(body)` returns a message's key.
+        """Put messages, up to 1000 at once, and return receipts, both in order.
 
-        Raises what `put` raises; others may be put. With a `producer` they are numbered from 1, and the same call may
-        be repeated: none is put twice.
+        `key(body)` returns a message's key. Raises what `put` raises; others may be stored. With a `producer` they are
+        numbered from 1, and the same call may be repeated: none is put twice.
 
         >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
         >>> [one.again for one in again], queue.stat().ready

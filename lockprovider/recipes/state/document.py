@@ -83,7 +83,7 @@ _KNOWN = {"format", "lineage", "serial", "write", "epoch", "by", "at", "reason",
 def decode(data: bytes, path: str) -> Document:
     """Decode a state's object; other bytes and newer formats raise MalformedObject.
 
-    Unknown fields are kept in `more`.
+    `more` keeps unknown fields.
     """
     with undecodable_as(
         MalformedObject, f"{path!r} is not a state file and was not changed", "give the state another path"

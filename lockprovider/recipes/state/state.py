@@ -230,7 +230,7 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
     @contextlib.contextmanager
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
-        """Hold the lock of edits, and write the changed value at the end; after an exception, write nothing.
+        """Hold the lock of edits; write a mark at the begin, and the changed value after a clean end.
 
         Raises:
             NotAcquired: other clients edited it until the timeout.
@@ -434,7 +434,9 @@ class AsyncState(RecipeForTasks[State[V]], Generic[V]):
 
     @contextlib.asynccontextmanager
     async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
-        """Hold the lock of edits, and write the changed value after a clean end; see `State.edit`.
+        """Hold the lock of edits; write a revision at the begin, and the value after a clean end.
+
+        See `State.edit`.
 
         >>> async with state.edit(reason="migration 12") as doc:
         ...     doc["schema"] = 12

@@ -437,7 +437,7 @@ class TfLock(AtUrl):
 
 
 def _decoded(data: bytes, version: Version) -> TfLockFile:
-    """Lock file of these bytes; missing or malformed fields become ""."""
+    """Lock file of these bytes: fields as text, missing or empty ones "", without a JSON object all ""."""
     try:
         fields = parse_object(data, most=_LARGEST)
     except ValueError:

@@ -142,7 +142,7 @@ class StateWriter:
                 return turn
 
     def _unknown(self, turn: StateWrite, base: Content | None, data: bytes, why: str) -> OutcomeUnknown:
-        """Make the error of a write that may be done, with what `settle` needs; changes nothing."""
+        """Make the error of a write that may be done, with what `settle` needs."""
         condition = ABSENT if base is None else base.version
         return OutcomeUnknown(
             f"serial {turn.document.serial} of {self.path!r} may have been written: {why}; "

@@ -217,7 +217,7 @@ def _has_checks(kind: pa.DataType) -> bool:
 
 
 def _plain(kernel: Kernel, target: pa.DataType, misfit: Misfit) -> Convert:
-    """Step that runs `kernel`, and raises `_ValueMisfit` with `misfit` if values would change."""
+    """Step that runs `kernel`, and raises `_ValueMisfit` with `misfit` for WouldChange; TooLong passes."""
 
     def convert(values: pa.Array) -> pa.Array:
         return kernel(values, target)

@@ -207,7 +207,7 @@ def _with_nulls(value: Any) -> Any:
 
 
 def _check_times(values: Iterable[Any], kind: pa.DataType) -> None:
-    """Raise ValueError for Python times that pyarrow would cut or shift: of mixed kinds, or with nanoseconds."""
+    """Raise ValueError for Python times of mixed kinds, or with nanoseconds, which pyarrow would change."""
     if not _has(kind, types.is_temporal):
         return
     present = [value for value in values if not _is_null(value)]

@@ -253,7 +253,7 @@ def _count_keys(
 
 
 def _keys(table: TableContext, config: TableConfig, timeline: Timeline, file_slice: FileSlice) -> tuple[pa.Array, int]:
-    """Read and return a slice's merged keys, and how many are in a wrong bucket (0 without bucket index).
+    """Read a slice's merged keys, and count those in a wrong bucket (0 without bucket index).
 
     No keys if files are gone.
     """

@@ -40,7 +40,7 @@ ChangesByPartition: TypeAlias = Mapping[str, KeyedChanges]
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Upsert rows and delete keys in `txn`, a key in both is deleted; see `Table.upsert`.
 
-    Call it once per transaction; InvalidRecords if both are None.
+    InvalidRecords: both are None, or `txn` has written already.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
@@ -131,9 +131,9 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 
 
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
-    """Begin `txn`; write a plan's rows into new file groups or, with a bucket index, upsert them into the buckets'.
+    """Begin `txn`; write rows into new file groups or, with a bucket index, upsert them into the buckets'.
 
-    A key twice in a partition raises InvalidRecords.
+    Either way, a key twice in a partition raises InvalidRecords.
     """
     if txn.config.bucket_index is None:
         writer, parts = start_here(txn, plan)

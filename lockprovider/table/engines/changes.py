@@ -135,7 +135,10 @@ def new_groups(
 
 
 def file_sized_tables(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Consume a reader; yield tables of whole batches, about one file's rows and bytes; none without any."""
+    """Consume a reader; yield tables of whole batches, about one file's rows and bytes.
+
+    No batches, no tables.
+    """
     batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
         if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
@@ -200,8 +203,8 @@ def _done(jobs: Iterable[Callable[[], WriteStat | None]], limit: int) -> Iterato
 def _home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Index of the slice that has each of these unique keys, -1 for none.
 
-    Reads base files, as JVM writers do; logs only of slices without one, and for keys in several slices, of which the
-    last with a live row wins, else the last.
+    Reads base files; logs only of slices without one, and for keys in several slices. Of these the last with a live row
+    wins, else the last.
     """
     homes = np.full(len(keys), _NO_GROUP)
     writer.place.footer_notes.look_up(writer.place.store, [file_slice.path for file_slice in slices if file_slice.path])
@@ -231,9 +234,10 @@ def _logs(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """Look up all unique keys; return an unstarted job per file group that has some, which writes its log file.
+    """Look up all unique keys; return an unstarted job per file group that has some.
 
-    Also returns indices of upserts that no group has. `changes`: upserts, their keys, delete keys.
+    A job writes the log file or, without effect, returns None. Also returns indices of upserts that no group has.
+    `changes`: upserts, their keys, delete keys.
     """
     rows, keys, deletes = changes
     deletes = pc.unique(deletes)
@@ -269,7 +273,8 @@ def _bucket_rewrites(
 ) -> Iterator[Callable[[], WriteStat | None]]:
     """Yield an unstarted job per changed bucket that writes its next or first file.
 
-    Skips deletes in a bucket without files. Corrupt: a slice has no bucket, or two share one.
+    A job without effect returns None. Skips deletes in a bucket without files. Corrupt: a slice has no bucket, or two
+    share one.
     """
     rows, keys, deletes, values = changes.rows.combine_chunks(), changes.keys, changes.deletes, changes.values
     groups = bucket_groups(slices, index_of(writer.config))

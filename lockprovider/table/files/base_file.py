@@ -67,9 +67,9 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
 
 
 def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
-    """Raise `InvalidRecords` for a text that is a placeholder or has the next field's separator, such as `,b:`.
+    """Raise `InvalidRecords` for a text that is a placeholder or has the next field's separator (`,b:`).
 
-    Another row could have its composite key. `texts` are the columns `fields`.
+    Another row could have its composite key.
     """
     words = pa.array([NULL_KEY, EMPTY_KEY])
     for text, field, end in zip(texts, fields, separators(fields), strict=True):

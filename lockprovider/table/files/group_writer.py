@@ -130,7 +130,7 @@ class GroupWriter:
     def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
         """Yield each new group's encoded base file, in order, with each key's latest row.
 
-        Reads all groups first, to hash small ones together. Raises as `refuse_unordered` and `dedupe`.
+        Reads all groups first. Raises as `refuse_unordered` and `dedupe`.
         """
         unique = []
         for group in groups:
@@ -356,7 +356,7 @@ class GroupWriter:
     def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
         """Raise `InvalidRecords` for `new` partitions inside or around new ones, or any listed at `places`.
 
-        These are path prefixes. If `made`, first deletes the metafiles of these new partitions.
+        These are path prefixes. If `made`, first deletes only the refused new ones' metafiles.
         """
         partitions = {*new, *self._partitions_at(sorted(set(places)))}
         pairs = [(inner, outer) for inner in sorted(partitions) for outer in partitions.intersection(outer_of(inner))]

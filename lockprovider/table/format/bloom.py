@@ -274,7 +274,7 @@ class _Blocks:
     tail_factors: NDArray[np.uint32]
 
     def hash(self, h: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
-        """Replace each key's seed in `h` by Hadoop's 32-bit Murmur hash of the key; overwrite the buffer `spare`."""
+        """Replace each key's seed in `h` by Hadoop's 32-bit Murmur hash of the key; overwrite `spare`."""
         h ^= self.lengths
         for word, first in zip(self.words, self.firsts, strict=True):
             part = h[first:]

@@ -105,7 +105,7 @@ def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
 def _end(key: str, colon: int) -> int:
     """Offset where the value after `colon` ends.
 
-    That is the last `,` before the first later `:` with one between, or the key's end.
+    The last `,` before the first later `:` with a `,` between, or the key's end.
     """
     following = key.find(":", colon + 1)
     while following >= 0:

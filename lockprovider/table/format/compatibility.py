@@ -355,9 +355,9 @@ def _write_reasons(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reas
 
 
 def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
-    """Return why a metadata table with these partitions prevents a write, and another engine's remedy; or empty texts.
+    """Return why a metadata table prevents a write, and another engine's remedy; empty texts if none.
 
-    `inflight`: still being built; `keeps`: the writer maintains `files`.
+    Any partition does but `files` if the writer `keeps` it; any `inflight`, still being built, does.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     other_partitions = [name for name in named if name != LISTING]
@@ -397,7 +397,7 @@ def _key_reasons(config: TableConfig) -> Iterator[Reason]:
 def _index_reasons(config: TableConfig) -> Iterator[Reason]:
     """Yield reasons against writes; none without a bucket index.
 
-    They are an unknown engine, partition expressions, or hash columns outside the record key.
+    Engine other than SIMPLE, partition expressions, hash columns outside the record key.
     """
     index, against = config.bucket_index, partial(Reason, reads=False)
     if index is None:

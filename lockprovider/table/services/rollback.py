@@ -41,10 +41,10 @@ _STAYS_S = 60.0
 
 
 def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
-    """Delete a pending write under the lock, record the rollback, and report it; ignore a completed or absent write.
+    """Delete a pending write under the lock, record the rollback, and report it; ignore other instants.
 
-    `only_if_dead`: a live writer's stays. `own`: the caller is its writer; its files go even if others rolled it back.
-    With neither, takes over a live rollback.
+    `only_if_dead` spares live writers and live rollbacks. `own`: the caller is its writer; its files go even if others
+    roll or rolled it back. With neither, takes over a live rollback.
     """
     with table.lock.acquire() as lease:
         timeline = table.listed_timeline()
@@ -171,9 +171,10 @@ def _is_owned(table: TableContext, planned: str) -> bool:
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
-    """Roll back or finish dead writers' instants, and return their begin times; remove leftovers.
+    """Roll back or finish dead writers' instants, each under the lock, and return their begin times.
 
-    At the end raises `Aborted` if a dead rollback would undo a completed commit.
+    Deletes left markers, heartbeats, intents and checkpoints. At the end raises `Aborted` if a dead rollback would undo
+    a completed commit.
     """
     timeline = table.listed_timeline()
     # Its heartbeat shows the store's time, so the others' age.
@@ -185,9 +186,9 @@ def sweep(table: TableContext) -> tuple[str, ...]:
 
 
 def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
-    """Roll back one pending write if its writer is dead, or with `force` in any case.
+    """Roll back one pending write under the lock if its writer is dead, or with `force`.
 
-    Raises `HistoryGone` if it is not pending, `Aborted` if its writer is alive.
+    Takes over a live rollback. Raises `HistoryGone` if the write is not pending, `Aborted` if its writer is alive.
     """
     timeline = table.listed_timeline()
     if begin not in timeline.pending_writes:

@@ -134,7 +134,7 @@ def _of_files(
 ) -> dict[str, T]:
     """Results by the manifest's file names: all in `cached`, else `read(name, size)` if `is_asked(name)`.
 
-    Repeats if a file is corrupt and the manifest changed, else raises `Corrupt`.
+    Caches nothing. Repeats if a file is corrupt and the manifest changed, else raises `Corrupt`.
     """
 
     def look() -> dict[str, T]:

@@ -373,9 +373,9 @@ def keeps_listing(table: TableContext, config: TableConfig) -> bool:
 def with_key_spelling(table: TableContext, config: TableConfig) -> TableConfig:
     """`config` with `key_is_named`: whether a single column's keys name it in the files.
 
-    If the properties leave that open (JVM.md, "Spellings of keys and partitions"), reads and caches one row each of up
-    to `_COMPARED` files. Raises `UnsupportedSchema` for a timestamp partition column, `UnsupportedTable` for an unknown
-    or mixed spelling.
+    With one complex key column (JVM.md) or a timestamp key, compares one row each of up to `_COMPARED` files, and
+    caches the result. Without the former or a row, `config` is unchanged. Raises `UnsupportedSchema` for a timestamp
+    partition column, `UnsupportedTable` for an unknown or mixed spelling.
     """
     stated = config.schema_json
     kinds = hudi_schema.from_avro(stated) if stated else table.knowledge.schema or table.schema()

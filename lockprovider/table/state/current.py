@@ -388,10 +388,7 @@ class CurrentState:
         return paths.get(max([begin for begin in paths if begin in done] or paths, default=""), "")
 
     def _files_of(self, timeline: Timeline) -> list[Entry]:
-        """All files: from the metadata table, without times, else listed.
-
-        The metadata table must be used, complete and not being removed.
-        """
+        """All files: of a used, complete metadata table that is not being removed, without times; else listed."""
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):

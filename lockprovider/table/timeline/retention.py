@@ -85,9 +85,9 @@ def removable(
 ) -> Removable:
     """Files that neither `policy` nor a pending write needs, and those whose instant was removed.
 
-    None while a restore is pending, which may bring back any slice. List `paths` BEFORE `timeline`. `replaced_by`: the
-    completion time of the replacecommit that ended a group; a plan from before that may need the group. `protected`:
-    paths to keep. `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
+    Empty while a restore is pending. List `paths` BEFORE `timeline`. `replaced_by`: the completion time of the
+    replacecommit that ended a group; a plan from before that may need the group. `protected`: paths to keep.
+    `archived`: completion times of archived writes of logs. `written_ms`: see `earliest_retained`.
     """
     paths, earliest = tuple(paths), earliest_retained(policy, timeline, now_ms, written_ms)
     if timeline.pending(Action.RESTORE):
@@ -315,7 +315,10 @@ def _before(timeline: Timeline, begin: str) -> str:
 
 
 def _with_all_files(timeline: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
-    """`writes` and completed cleans and rollbacks begun before the last, oldest first, with pending files."""
+    """`writes` and completed cleans and rollbacks begun before the last, oldest first, with pending files.
+
+    Empty without `writes`.
+    """
     if not writes:
         return ()
     last, begins = writes[-1].begin, {write.begin for write in writes}

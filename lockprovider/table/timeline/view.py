@@ -192,8 +192,7 @@ def snapshot_of(
 ) -> Snapshot:
     """Latest visible slice of each file group among `files`, as of `timeline`; without change-data logs.
 
-    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time. `file_at`: parses
-    a path into partition and file.
+    `replaced`: ended file groups, left out. `archived`: returns an archived write's completion time.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}

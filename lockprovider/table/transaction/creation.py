@@ -36,11 +36,11 @@ def create_table(
     watcher: Watcher = ignore_event,
     exist_ok: bool = False,
 ) -> _Table:
-    """Check the store, write a table's properties, commit an empty write, return the table as a `kind`.
+    """Check the store, write a table's properties, commit an empty write, return the table.
 
     Raises `TableExists` if there is one; with `exist_ok` it opens that, unless `_check_same` refuses, and makes its
-    first commit if it has none. Raises `InvalidInput` unless `spec` is a `TableSpec`, `InvalidSettings` for settings
-    that do not fit. A failed commit leaves the properties.
+    first commit if it has none. Raises `InvalidSettings` for settings that do not fit. A failed commit leaves the
+    properties.
     """
     url = check_url(url)
     if not isinstance(spec, TableSpec):

@@ -282,7 +282,7 @@ class LaterCommits:
 def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
     """Raise `AlreadyCommitted`, `WrongCheckpoint`, `Fenced` or `WriteConflict` if `since` forbids a write.
 
-    A conflict is an overlap by `rule`, a column that the write lacks, or a lost snapshot.
+    A conflict is an overlap by `rule` or of two overwrites, changed columns, or a lost snapshot.
     """
     conflict.refuse_repeated_or_fenced(conflict.fences_in(proposal.metadata.extra), proposal.batch_id, since.notes)
     since.refuse_broken()
@@ -295,10 +295,10 @@ def decide(proposal: Proposal, rule: Resolution, since: LaterCommits) -> None:
 
 
 def _second_overwrite(operation: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
-    """Overlap with the first of `others` that overwrites a partition which this overwrite touches, or None.
+    """Overlap with the first of `others` that overwrites a partition which this overwrite touches.
 
-    None if `operation` is no overwrite. Rules by file group miss overwrites of an empty partition. Two of the whole
-    table conflict, whichever partitions they touch.
+    None without one, or if `operation` is no overwrite. Two of the whole table conflict, whichever partitions they
+    touch.
     """
     if operation.name not in _OVERWRITES:
         return None

@@ -272,7 +272,7 @@ class Transaction:
     def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
         """File slices of these partitions (None: all) into which changes go; lists files if not cached.
 
-        Raises `WriteConflict` if other writers replaced a blind write's anchors.
+        Raises `WriteConflict` if other writers replaced a blind write's anchors in named partitions.
         """
         if not self._is_blind:
             return self.snapshot.within(partitions)

@@ -221,8 +221,9 @@ def _change(txn: Transaction, plan: WritePlan[DataFrame], *, blindly: bool) -> N
 def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     """Insert rows into `txn`: one Spark job.
 
-    Writes one file for each Spark partition and table partition in it. NOT checked without `check_keys`: that keys are
-    new, and that no two Spark partitions share a key (`rows.repartition(*keys)` ensures this).
+    Writes one file for each Spark partition and table partition in it; a key twice in a file raises InvalidRecords. NOT
+    checked without `check_keys`: that keys are new, and that no two Spark partitions share a key
+    (`rows.repartition(*keys)` ensures this).
 
     With a bucket index, two Spark jobs upsert the rows by bucket.
     """
@@ -374,9 +375,9 @@ def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: Nativ
 
 
 def read_scan(spark: SparkSession, place: TablePlace, scan: ScanPlan, folder: str | None) -> DataFrame:
-    """Describe a scan's rows as a DataFrame: Spark reads slices in `folder` that it reads alike, unfiltered.
+    """Describe a scan as a DataFrame: Spark reads slices in `folder` that it reads alike, unfiltered.
 
-    Python reads the others, filtered. Requests footers if there is a `folder`.
+    Python reads the others, filtered. With `folder`, may request footers.
     """
     by_spark: list[FileSlice] = []
     by_python: list[FileSlice] = []

@@ -67,13 +67,15 @@ def merge(
 
 
 def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
-    """Run jobs that merge `source` by key into `txn`, by the first clause that holds for each row; Spark caches rows.
+    """Run jobs that merge `source` by key into `txn`, each row by the first clause that holds.
 
-    `source` has the key and partition columns, in any case. `names`: aliases of the table's row and the source's.
+    Other rows change nothing; Spark caches rows. `source` has the key and partition columns, in any case. `names`: the
+    table's alias and the source's.
 
     Raises:
         InvalidInput: the source has a column twice, or a clause is malformed.
-        InvalidRecords: the source has a key twice, a clause sets a key or unknown column, or no clause is given.
+        InvalidRecords: the source has a key twice, a clause sets a key or unknown column, or no clause
+            is given.
     """
     txn = inside(txn)
     txn.operation = "UPSERT"
@@ -102,7 +104,7 @@ def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: 
 
 
 def with_spelling(source: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Give the source's columns the table's spelling, as Spark ignores case; InvalidInput if several become one."""
+    """Give the source's columns the table's letter case; InvalidInput if several become one."""
     spellings = {name.lower(): name for name in schema.names}
     names = [spellings.get(name.lower(), name) for name in source.columns]
     if repeated := [name for name, times in Counter(map(str.lower, names)).items() if times > 1]:
@@ -131,7 +133,10 @@ def _check(clause: Clause, writer: GroupWriter) -> None:
 
 
 def _counts(keyed: DataFrame, steps: jobs.Steps) -> dict[str, int]:
-    """Run the first job; return the source's row count per partition. A key twice raises InvalidRecords."""
+    """Report and run the first of `steps`; return the source's row count per partition.
+
+    A key twice raises InvalidRecords.
+    """
     per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
@@ -166,7 +171,7 @@ def _changes(
 ) -> DataFrame:
     """Describe changes by the first clause that holds for each row; other rows have none.
 
-    `source`: its column names. `names`: table's, source's alias. Unfit values raise DoesNotFit.
+    `source`: its column names. `names`: table's, source's alias. Unfit types raise DoesNotFit.
     """
     numbers = [F.when(_holds(clause, names[0]), number) for number, clause in enumerate(clauses)]
     chosen = joined.withColumn(tasks.CLAUSE, F.coalesce(*numbers))

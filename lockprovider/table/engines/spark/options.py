@@ -224,7 +224,10 @@ _CDC = "set changes=true instead, which adds the column _operation with the kind
 
 
 def _ours(lowered: Mapping[str, str]) -> dict[str, str]:
-    """Translate Hudi's read options into this source's; InvalidInput for conflicting or unsupported ones."""
+    """Return only Hudi's read options, translated to this source's.
+
+    InvalidInput for conflicting or unsupported ones.
+    """
     translated: dict[str, str] = {}
     kind = lowered.get(_QUERY_TYPE, "snapshot").strip().lower()
     if kind not in _QUERY_TYPES:

@@ -113,10 +113,10 @@ class _Merging:
     folder: Path
 
     def write(self, txn: Transaction) -> None:
-        """Begin `txn`, merge the rows into file groups, and add their files; Aborted if columns have changed.
+        """Begin `txn` with `start_for_tasks`, merge the rows into file groups, and add their files.
 
-        `insert_overwrite` first ends the rows' partitions and, without a bucket index, raises InvalidRecords for a
-        repeated key.
+        Copies staged files into `folder`. Aborted: columns have changed. `insert_overwrite` first ends the rows'
+        partitions and, without a bucket index, raises InvalidRecords for a repeated key.
         """
         replaces = self.stage.operation is WriteOperation.INSERT_OVERWRITE
         txn.operation = "DELETE" if self.stage.operation is WriteOperation.DELETE else "UPSERT"

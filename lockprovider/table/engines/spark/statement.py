@@ -500,7 +500,7 @@ class StatementRun:
         merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
 
     def _with_key(self, source: DataFrame, given: Sequence[str], key: str, source_column: str) -> DataFrame:
-        """Return the source with a copy of `source_column` as `key`.
+        """Source with a copy of `source_column` as `key`, unless it is `key`.
 
         InvalidInput if its columns as `given` lack `source_column`, or have another column `key`.
         """
@@ -549,7 +549,7 @@ class StatementRun:
         return kind({**nulls, **values}, clause.where)
 
     def _update(self, statement: UpdateStatement) -> None:
-        """Upsert the rows that an UPDATE changes into the transaction.
+        """Upsert an UPDATE's changed rows into the transaction.
 
         May first make the view show the transaction's snapshot. Setting key or partition columns raises InvalidRecords.
         """

@@ -224,7 +224,7 @@ def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Calla
 def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
     """Write all rows of this task, held in memory, as one new file group per table partition.
 
-    InvalidRecords, before any write: rows outside of `within`, or a repeated key.
+    Empty without rows. InvalidRecords, before any write: rows outside of `within`, or a repeated key.
     """
     if not (collected := list(batches)):
         return []

@@ -51,10 +51,11 @@ def register(
     storage_options: dict[str, Any] | None = None,
     native_reads: NativeReads = AUTO,
 ) -> None:
-    """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
+    """Make a temporary view: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
-    The view shows the table as of now, or of a moment. It follows commits of `sql`; register it again to see others.
-    Replaces a view of this name. `storage_options` are for a URL only. Other arguments and errors are as for `read`.
+    The view shows the table as of now, or of a moment. It follows commits of `sql` through it; register it again to see
+    others. Replaces a view of this name. `storage_options` are for a URL only. Other arguments and errors are as for
+    `read`.
     """
     if isinstance(source, TableContext) and storage_options is not None:
         raise InvalidInput(f"{source!r} is open: give storage_options with a URL, or leave them out")

@@ -172,7 +172,7 @@ class WriteJob:
         return self.hudi_write.operation is WriteOperation.INSERT_OVERWRITE_TABLE
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Write a task's rows into new files, with a heartbeat meanwhile, or stage them; drop ignored rows."""
+        """Write a task's rows into new files, with a heartbeat, or stage them; drop ignored rows."""
         group, context = self.group, TaskContext.get()
         if context is not None and (self.is_ignored or self.hudi_write.gathers):
             staged = [] if self.stage is None or self.is_ignored else self.stage.write(batches)

@@ -38,7 +38,7 @@ class TaskQueue:
             return _QUEUES.setdefault((asyncio.get_running_loop(), lock), cls())
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait in order for this task's turn: True once it has the turn, False after the timeout.
+        """Wait in order for this task's turn; False after the timeout.
 
         The turn lasts until `pass_on`; a cancelled wait passes it on.
         """

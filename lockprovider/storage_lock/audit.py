@@ -49,7 +49,7 @@ class AuditRecord:
     def decode(cls, line: bytes) -> AuditRecord:
         """Decode one line of an audit file.
 
-        Raises `Undecodable`, a `ValueError`, if a field is missing or malformed; ignores other fields.
+        Raises `Undecodable` if a field is missing or malformed; ignores other fields.
         """
         with undecodable_as(Undecodable, f"not an audit record: {line[:80]!r}"):
             fields = parse_object(line, most=_LARGEST)

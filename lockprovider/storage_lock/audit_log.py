@@ -88,7 +88,7 @@ class AuditLog:
         return f"<AuditLog in {self._store.url!r}>"
 
     def taken(self, record: LockRecord) -> None:
-        """Replace the open audit file by a new holder's, and queue its START line for the thread."""
+        """Replace the open audit file by a new holder's; queue its START line, start the thread if needed."""
         at_ms = self.world.now_ms() if record.holder is None else record.holder.since_ms
         with self._guard:
             # Distinct times: two holdings must not share a file.

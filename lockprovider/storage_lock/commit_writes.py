@@ -388,10 +388,10 @@ class RecordWriter:
         return known
 
     def put(self, known: KnownRecord, batch: tuple[Pending, ...], *, leading_s: float, yield_until_ms: int = 0) -> bool:
-        """Write the record that decides `batch` over `known`, start to apply it, and audit it unless empty.
+        """Write the record that decides `batch` over `known`; if won, start to apply all pending publishes.
 
-        False if refused or unknown: either stays in doubt, and what is known is stale. Store errors pass. `leading_s`:
-        announced time as leader, 0 for none.
+        Audits a won batch unless empty. False if refused or unknown: it stays in doubt, and `stale` is set. Store
+        errors pass. `leading_s`: announced time as leader, 0 for none.
         """
         began_s = self._world.monotonic_s()
         at = Moment(self._world.now_ms(), began_s, self._world.new_id())

@@ -88,7 +88,8 @@ class Committer:
     def commit(self, intent: Intent, decider: Decider, known: KnownRecord | None, timeout_s: float) -> CommitAnswer:
         """Wait until the publish is decided and applied, or can no longer be.
 
-        `known`: the record by which the caller judged the intent. An interrupt gives the request up, within 20 s.
+        Starts the sending thread if needed. `known`: the record by which the caller judged the intent. An interrupt
+        gives the request up, within 20 s.
 
         Returns:
             Decided: the publish is applied.
@@ -99,7 +100,7 @@ class Committer:
             Exception: the decider's refusal; it is never published.
             NotAcquired: it was not decided in time, and never will be.
             PublishUnknown: it is or may be decided, and another client applies it.
-            CasError, MalformedRecord: the store failed, or its record is malformed; it is never published.
+            CasError, MalformedRecord: it is never published.
         """
         if not intent.body or not fits_log(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
@@ -188,9 +189,9 @@ class Committer:
         return self._steps.turn()
 
     def _ends(self) -> bool:
-        """Unless requests wait, set `resting`, wait a second (not at exit), and if none came delete discarded objects.
+        """Unless requests wait, set `resting`, wait a second (not at exit); return whether the thread ends.
 
-        Ignores store errors. Returns whether the thread ends.
+        If none came, deletes discarded objects, ignoring store errors. False: requests or discarded objects are left.
         """
         with self._guard:
             if self._new:
@@ -454,9 +455,10 @@ class CommitSteps:
         return may_be_decided and isinstance(outcome, Void)
 
     def _write_own(self, known: KnownRecord, *, leads: bool) -> float:
-        """Write the record with own publishes, unless too soon or nothing is pending; return the pause in seconds.
+        """Write the record with own publishes, unless too soon or nothing is pending; return seconds to pause.
 
-        With `leads`, a won write makes this client the leader. May end requests as `_choose_batch`.
+        A won write starts to apply all pending publishes and, with `leads`, makes this client the leader. May end
+        requests as `_choose_batch`.
         """
         writer = self._writer
         if pause_s := self._paced_s(known):
@@ -472,10 +474,10 @@ class CommitSteps:
         return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
 
     def _round(self, known: KnownRecord, leading: _Leading, situation: commit_rules.Situation) -> float:
-        """Lead one round, once due: list intents if useful, then sleep and write the record, wait, or step down.
+        """Lead one round, once due: list intents if useful, then write the record, wait, or step down.
 
-        Stepping down may free the record. May end own requests. A refused write also ends the lead. Returns the pause
-        in seconds.
+        Sleeps before a write, which if won starts to apply all pending, else ends the lead. Stepping down may free the
+        record. May end own requests. Returns seconds to pause.
         """
         writer, record = self._writer, known.record
         assert record.log is not None  # noqa: S101 - a leader has a log

@@ -347,10 +347,10 @@ class Publisher:
             return step, None
 
     def _apply_own(self, decision: machine.Apply, data: bytes | None) -> None:
-        """Apply what this client has just decided, from `data` if given; in time, it no longer counts as tried.
+        """Apply what this client just decided, from `data` if given; in time, it no longer counts as tried.
 
-        Raises `PublishUnknown` if that may have been too late, and `AlreadyExists` or `Unappliable` if it was set
-        aside.
+        Raises `PublishUnknown` if perhaps too late. If it was set aside, renews a held record without it, and raises
+        `AlreadyExists` or `Unappliable`.
         """
         pending, began_s = decision.pending, self._world.monotonic_s()
         self.set_aside.pop(pending.path, None)

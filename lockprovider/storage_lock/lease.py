@@ -379,10 +379,10 @@ def until_signal(*numbers: int) -> Iterator[None]:
     SIGKILL, nor that other threads end, unless they are daemons.
 
     Raises:
-        LockError: this is not the main thread, and no other may set signal handlers.
+        LockError: this is not the main thread.
 
     >>> with lockprovider.until_signal(), lockprovider.lock("memory://docs/lock") as lease:
-    ...     lease.check()  # SIGTERM leaves the block, which gives the lock back
+    ...     lease.check()
     """
     if threading.current_thread() is not threading.main_thread():
         raise LockError(

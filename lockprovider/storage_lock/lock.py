@@ -266,7 +266,7 @@ class Lock:
     def look(self) -> LockRecord | None:
         """Read the lock record by one request (None: absent), and keep it for the next `commit`.
 
-        >>> lock.look() is None  # no client has ever held it
+        >>> lock.look() is None
         True
         >>> lock.acquire().release()
         >>> lock.look().owner == lock.owner
@@ -281,13 +281,13 @@ class Lock:
             return None if known is None else known.record
 
     def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
-        """Publish together with other writers, without the lock; waits until that is decided and applied.
+        """Publish together with other writers, without the lock; waits until decided and applied.
 
-        A thread sends the requests, beginning with the last `look`'s record. Returns and raises as `Committer.commit`.
-        `timeout` None: the settings'.
+        Checks the store once; logs a warning if the last `look` showed this thread's lease. A thread sends the
+        requests, beginning with that record. Returns and raises as `Committer.commit`.
 
         Raises:
-            InvalidSettings: `timeout` is not a number of seconds.
+            InvalidSettings: `timeout` (None: the settings') is no number of seconds.
             InvalidInput: a path names no object, or the body is not bytes.
         """
         timeout_s = wait_s(timeout, self.settings.timeout)

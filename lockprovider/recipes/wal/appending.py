@@ -95,10 +95,10 @@ def draft(
     since: int = 0,
     sent: tuple[bool, ...] = (),
 ) -> Drafted:
-    """Build the slot after `last` from operations in their order; return it with each one's result or error.
+    """Build the slot after `last` from operations in their order, with each one's result or error.
 
-    Lead: its epoch. Seal: its position. Resign: None. A repeat needs no write (`carried`). `batch`: the write's id.
-    `since`: this writer's epoch. `sent` marks operations that may be in the log.
+    Lead: its epoch. Seal: its position. Resign: None. `carried`: which need the slot's write, unlike repeats. `batch`:
+    the write's id. `since`: this writer's epoch. `sent` marks operations that may be in the log.
     """
     table = dict(last.producers)
     head = replace(last, slot=last.slot + 1, first=last.end, count=0, batch=batch, at_ms=at_ms, producers=table)
@@ -366,7 +366,7 @@ class LogCodec:
 
     @staticmethod
     def decode_result(operation: LogOperation, encoded: Any) -> Any:
-        """Decode an append's result; others raise ValueError. `operation` is unused."""
+        """Decode an append's result; others raise ValueError."""
         del operation
         match encoded:
             case [None, None, bool(again)]:

@@ -86,7 +86,8 @@ class LogObjects:
     def change(self, fn: Callable[[LogManifest], LogManifest]) -> LogManifest:
         """Store and cache `fn(manifest)` with the next `rev`; return it.
 
-        After a lost race or answer `fn` runs again, even if the write was done.
+        Tests the store once. After a lost race `fn` runs again, rarely even if it was written. Raises OutcomeUnknown
+        for an unsettled lost answer.
         """
         self._store_check.require()
         changed = self.manifest()

@@ -256,7 +256,7 @@ class Appender(ProcessBound):
         return appended
 
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Later[Appended]:
-        """Append without waiting for the write; return a future, which a named producer cannot cancel.
+        """Append on a thread, started if needed; return a future, uncancellable for a named producer.
 
         InvalidInput: a named producer needs `seq`, others have none. TooLarge: above 1 MiB. Overloaded: 10,000 wait.
         CoordinationError: closed.
@@ -284,10 +284,9 @@ class Appender(ProcessBound):
         return answer
 
     def append_many(self, records: Iterable[Bytes], *, first: int | None = None) -> list[Appended]:
-        """Append records, many to a write, and return results, both in order. A named producer needs a `first` number.
+        """Append records, many to a write; return results, both in order. A named producer needs `first`.
 
-        After an error some may be in the log: a producer repeats the same call; without a name it would append them
-        twice.
+        After an error some may be in the log: a named producer repeats the same call; others would append twice.
 
         >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
         [True, False]

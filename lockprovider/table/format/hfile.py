@@ -213,8 +213,8 @@ def _number(value: int) -> bytes:
 def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
     """Sort entries by key, and encode them in one data block like JVM Hudi's writer.
 
-    Equal arguments give equal bytes. `made_ms`: creation time in epoch ms. With `bloom`, the keys' filter, the file has
-    the form of a base file. Raises `ValueError` without entries, or for a key above 32,767 bytes.
+    Equal arguments give equal bytes. With `bloom`, the keys' filter, the file has the form of a base file. Raises
+    `ValueError` without entries, or for a key above 32,767 bytes.
     """
     keys = sorted(entries)
     if not keys or max(map(len, keys)) >= 1 << 15:

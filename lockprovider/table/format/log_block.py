@@ -242,7 +242,7 @@ def decode_avro(content: bytes, schema_json: str, file_name: str) -> pa.Table:
 
 
 def _data(content: bytes, parsed: Any, file_name: str) -> list[Mapping[str, Any]]:
-    """Decode an Avro block's rows as mappings by column; `parsed` is the schema.
+    """Decode an Avro block's rows, by column; `parsed` is the schema.
 
     Raises `UnsupportedTable` for an unknown version, `ValueError` for a row of a wrong length.
     """
@@ -288,7 +288,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _giver(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Function that turns a column's Python value, not None, into its Avro value; None if unneeded."""
+    """Function that turns a column's Python value, not None, into its Avro value; None: stored as is."""
     if types.is_timestamp(kind) or types.is_date(kind):
         return lambda value: pa.scalar(value, kind).cast(stored_kind(kind)).as_py()
     if types.is_map(kind):

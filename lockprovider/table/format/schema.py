@@ -109,7 +109,7 @@ def to_avro(schema: pa.Schema, name: str) -> str:
 
 
 def _record(columns: list[pa.Field], name: str, namespace: str) -> dict[str, Any]:
-    """Avro record of these columns as JSON data; its nested types have namespace `namespace.name`.
+    """Avro record of these columns as JSON data, its nested types in or below namespace `namespace.name`.
 
     Raises `UnsupportedSchema` for a type that is not canonical.
     """
@@ -193,7 +193,7 @@ def stated_columns(text: str) -> pa.Schema:
 def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.Field:
     """Convert an Avro field of type `avro`, nullable by a union, and add its named types to `named`.
 
-    Raises `UnsupportedSchema`, with its `path`, for an unreadable type or union of several types.
+    Raises `UnsupportedSchema`, with `path`, for an unreadable type or union of several types.
     """
     if not isinstance(avro, list):
         return pa.field(name, _arrow_type(avro, path, named), nullable=False)
@@ -208,7 +208,7 @@ def _arrow_field(name: str, avro: Any, path: str, named: dict[str, Any]) -> pa.F
 def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
     """Return an Avro type's Arrow type and add its definitions to `named`, which resolves names.
 
-    Raises `UnsupportedSchema`, with the column's `path`, for others.
+    Raises `UnsupportedSchema`, with `path`, for others.
     """
     if isinstance(avro, str):
         avro = named.get(avro, {"type": avro})
@@ -227,7 +227,7 @@ def _arrow_type(avro: Any, path: str, named: dict[str, Any]) -> pa.DataType:
 def _arrow_nested(avro: Mapping[str, Any], path: str, named: dict[str, Any]) -> pa.DataType:
     """Convert an Avro record, array or map, and add named types inside to `named`.
 
-    Raises `UnsupportedSchema`, with the column's `path`, for other types.
+    Raises `UnsupportedSchema`, with `path`, for other types.
     """
     match avro["type"]:
         case "record":

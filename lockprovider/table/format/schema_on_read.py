@@ -87,7 +87,10 @@ def _ids(fields: Sequence[Any], above: str) -> Iterator[tuple[str, int]]:
 
 
 def _inner(kind: Any, path: str) -> Iterator[tuple[str, int]]:
-    """Yield path and id of the record fields inside column `path` of type `kind`, a schema history's JSON."""
+    """Yield path and id of all record fields, at any depth, in column `path`.
+
+    `kind`: its type, a schema history's JSON.
+    """
     if not isinstance(kind, dict):
         return
     match kind["type"]:

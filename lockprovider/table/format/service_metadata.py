@@ -170,7 +170,7 @@ def _savepoint(record: Mapping[str, Any]) -> Savepoint:
 
 
 def encode_rollback_plan(victim: Victim, paths: Iterable[str] = (), root: str = "") -> bytes:
-    """Encode a requested rollback that will delete `paths`, which the plan names below `root`."""
+    """Encode a requested rollback that will delete `paths`, named below `root`."""
     requests = [
         {
             "partitionPath": partition,

@@ -166,7 +166,7 @@ def rows(
     """
 
     def look() -> pa.Table:
-        """Read rows; if files are gone, raise Stale, or HistoryGone with `as_of`."""
+        """Read rows; missing files raise Stale, or HistoryGone with `as_of`."""
         try:
             scan_plan = plan(table, snapshot(table, as_of), columns, where, partitions, read_optimized=read_optimized)
             report = partial(table.report_each, "", "read file groups", total=len(scan_plan.slices))
@@ -269,9 +269,9 @@ def changes_since(
 ) -> Changes:
     """Plan the changes of commits in (after, until], by their time in `order`; lists timeline and files.
 
-    Without `after` every row is an insert. `schema`: columns of a later time than `until`; None: of that time, or of
-    now if no commit up to it is on the timeline. Raises InvalidInput for an unknown order, `HistoryGone` if commits or
-    files are gone.
+    Without `after` every row is an insert. `until` None: now. `schema`: columns of a later time than `until`; None: of
+    that time, or now's if no commit up to it is on the timeline. Raises InvalidInput for an unknown order,
+    `HistoryGone` if commits or files are gone.
     """
     by_name = {known.value: known for known in Order}
     if not isinstance(order, str) or order not in by_name:
@@ -356,10 +356,10 @@ def changes_schema(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
 def check_since(
     table: TableContext, timeline: Timeline, start: str, end: str, order: Order, *, is_checkpoint: bool = True
 ) -> str:
-    """Read the archive (cached) and return its last write's time, or empty text without `start` and `end`.
+    """Read the archive (cached) for its last write's time; empty if none, or without `start` and `end`.
 
     Raises `HistoryGone` if commits after `start` (without it, after `end`) were archived, or a restore followed
-    `start`; with `is_checkpoint`, also if no instant has the time `start`.
+    `start`. With `is_checkpoint`, also if no instant has the time `start`.
     """
     if not start:
         return refuse_archived(table, end, order) if end else ""

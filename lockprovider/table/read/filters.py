@@ -308,7 +308,7 @@ class Chain:
 
 
 def negate(steps: list[FilterStep], start: int) -> None:
-    """Negate the last term of `steps`, which begins at index `start`, in place."""
+    """Negate in place the last term of `steps`, from index `start`."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
         last.negated = not last.negated

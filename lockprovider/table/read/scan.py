@@ -80,7 +80,7 @@ def plan_scan(
     partitions: Iterable[str] | None = None,
     ranges_of: RangesOf | None = None,
 ) -> ScanPlan:
-    """Plan which files to read for the requested rows; calls `ranges_of` (`TablePlace.ranges`) at most once.
+    """Plan which files to read for the requested rows; calls `ranges_of` at most once.
 
     `columns` and `where` may name Hudi's meta columns, which `schema` and `columns=None` lack. Raises InvalidInput if
     either does not fit, UnsupportedTable for log files without their ordering column.

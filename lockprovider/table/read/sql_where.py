@@ -167,7 +167,10 @@ class _Parser:
         return value
 
     def _pattern(self, name: str, kind: pa.DataType) -> str:
-        """Consume `like` and a text, and return it; raise InvalidInput for a column of no text or a bad escape."""
+        """Consume `like` and a text; return it unquoted, backslashes kept.
+
+        Raises InvalidInput for a column of no text or a bad escape.
+        """
         if not types.is_string(kind):
             raise self._error(f"a comparison of numbers or times, as {name!r} is {kind}")
         self._step()

@@ -81,8 +81,8 @@ def schedule_clustering(
 ) -> str | None:
     """Publish a clustering plan under the lock, then report it; return its begin time.
 
-    None, publishing nothing, if it joins no files. It joins only slices begun before `until` ("": all). The caller runs
-    an `owned` plan at once, and its heartbeat file stays; other plans are for any process. UnsupportedTable: buckets.
+    None, publishing nothing, if it joins none of the slices begun before `until` ("": all). The caller runs an `owned`
+    plan at once, and its heartbeat file stays; other plans are for any process. UnsupportedTable: buckets.
     InvalidInput: absent or nested sort columns.
     """
     _check(table, rule)
@@ -100,11 +100,12 @@ def run_clustering(
     run: executor.Runner = executor.run_in_threads,
     owned: WriterHeartbeat | None = None,
 ) -> ClusteringResult:
-    """Write and commit a scheduled clustering's files, also JVM Hudi's or a dead executor's; report it.
+    """Write and commit a scheduled clustering's files, under a heartbeat; report it.
 
-    `owned`: the heartbeat from `own_plan`, always stopped. If a write overtook it or is preferred, removes the plan and
-    raises `WriteConflict`. `Aborted`: another executor runs it. `HistoryGone`: plan or files are gone.
-    `UnsupportedTable`: buckets, or unfit sort columns.
+    It may be JVM Hudi's or a dead executor's: first deletes its files with other file ids. If a write overtook it or is
+    preferred, removes the plan and raises `WriteConflict`. `Aborted`: another executor runs it. `HistoryGone`: plan or
+    files are gone. `UnsupportedTable`: buckets, or unfit sort columns. `owned`: the heartbeat from `own_plan`, always
+    stopped.
     """
     if owned is None:  # else the plan was checked; an error here would leave the heartbeat running
         _check(table)
@@ -208,7 +209,7 @@ def _execute(
 ) -> list[WriteStat]:
     """Write a plan's new files, one task per group and partition, by `run`; return their statistics.
 
-    Raises UnsupportedTable for absent or nested sort columns, `HistoryGone` if a file to join is gone.
+    UnsupportedTable: absent or nested sort columns. `HistoryGone`: a file to join is gone.
     """
     schema, planned = table.schema(), execution.planned
     if fault := _fault(schema, planned.sort_by):

@@ -75,9 +75,8 @@ def schedule_compaction(table: TableContext) -> str | None:
 def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.run_in_threads) -> CompactionResult:
     """Write and commit a scheduled compaction's base files, under a heartbeat; report it.
 
-    It may be JVM Hudi's or a dead executor's: first deletes files of its instant with another write token. Raises
-    `Aborted` if another executor runs it, `HistoryGone` if the plan or its files are gone, `UnsupportedTable` for a
-    copy-on-write table.
+    It may be JVM Hudi's or a dead executor's: first deletes files of its instant with another write token. `Aborted`:
+    another executor runs it. `HistoryGone`: plan or files are gone. `UnsupportedTable`: a copy-on-write table.
     """
     _check(table)
     with executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours) as execution:

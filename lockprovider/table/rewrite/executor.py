@@ -155,8 +155,8 @@ def executing(
     """Store a plan's inflight state under the lock; run the block unlocked, with a heartbeat.
 
     `read` gets the table's files, and returns the plan. Deletes the instant's files unless `is_ours(plan, path)`. At
-    the end, also after an error, only stops the heartbeat (`owned`: an own plan's). Raises `Aborted` if another
-    executor runs the plan or removed an `owned` one, `HistoryGone` if it is not scheduled.
+    the end, also after an error, only stops the heartbeat (`owned`: an own plan's). `Aborted`: another executor runs
+    the plan, or removed an `owned` one. `HistoryGone`: it is not scheduled.
     """
     heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     try:
@@ -221,10 +221,10 @@ def complete(
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
-    """Remove plan `begin`, or all at least `hours` old without a live executor, with files; report and return them.
+    """Remove and report plan `begin`, or all at least `hours` old without a live executor, with files.
 
-    Takes the lock. Raises InvalidInput unless exactly one is given, and `hours` above 0; `HistoryGone` if `begin` is
-    not scheduled, `Aborted` if its executor is alive.
+    Takes the lock; returns begin times. Raises InvalidInput unless exactly one is given, and `hours` above 0;
+    `HistoryGone` if `begin` is not scheduled, `Aborted` if its executor is alive.
     """
     if (begin is None) == (hours is None):
         raise InvalidInput(

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 def run_due(table: TableContext) -> None:
-    """Run archival, compaction and clustering, each if set and due, and a metadata table's compaction if due.
+    """Run archival, compaction, clustering, each if set and due, and compact a metadata table if due.
 
-    Reports a failed service to the watcher, and goes on. Ignores UnsupportedTable, as of a table without logs or with
-    buckets.
+    Reports a failed service to the watcher, and goes on. Ignores UnsupportedTable.
     """
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if table.settings.archive_automatically:

@@ -32,9 +32,10 @@ _TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
 
 
 def ensure_anchors(table: TableContext, partitions: Collection[str]) -> None:
-    """Commit under the lock an empty base file for each bucket of these partitions without a file group.
+    """Commit an empty base file for each bucket of these partitions without a file group.
 
-    Sends no request if this process knows that none is missing. Raises `Aborted` while a restore is pending.
+    Commits with a heartbeat under the lock. Sends no request if this process knows that none is missing. Raises
+    `Aborted` while a restore is pending.
     """
     if _have_anchors(table, table.knowledge.files_seen_last, partitions):
         return

@@ -54,10 +54,10 @@ class ArchiveResult:
 
 
 def archive(table: TableContext, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
-    """Roll back dead writers, then archive the oldest instants by rounds, each under the lock, and report them.
+    """Roll back dead writers, then archive oldest instants by rounds, each under the lock; report them.
 
     `keep` (None: the settings') says how many writes stay; within it, nothing is done unless an archiver died.
-    `dry_run` only returns what would be archived. Raises `InvalidSettings` for an invalid `keep`.
+    `dry_run` only returns what would be archived. `InvalidSettings`: an invalid `keep`.
     """
     writable_config(table)
     keep = table.settings.archival if keep is None else keep

@@ -162,7 +162,7 @@ def _numbers(sizes: dict[str, int]) -> list[int]:
 
 
 def _is_valid(table: TableContext, history: History, number: int, sizes: dict[str, int]) -> bool:
-    """Read manifest `number` and the timeline; return whether `_version_` may point to the manifest.
+    """Read manifest `number` and the timeline; return whether `_version_` may point to it.
 
     It must be readable, add files, name files as in `sizes` (stored), and add only instants on the timeline.
     """

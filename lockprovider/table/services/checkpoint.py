@@ -47,7 +47,10 @@ def _store_notes(table: TableContext, begin: str, paths: Iterable[str]) -> None:
 
 
 def _merge_notes(table: TableContext, slices: Iterable[FileSlice]) -> None:
-    """Merge the stored footer notes; leave out files that neither `slices` nor a write of the last day has."""
+    """Join three or more objects of footer notes in one; if it wins, delete all sources but the last two.
+
+    Leaves out files that neither `slices` nor a write of the last day has.
+    """
     paths, since = {file_slice.path for file_slice in slices}, format_ms(table.world.now_ms() - _DAY_MS)
 
     def is_kept(path: str) -> bool:

@@ -57,10 +57,11 @@ class CleanResult:
 
 
 def clean(table: TableContext, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
-    """Finish dead cleaners' plans, then plan a clean by `policy` (None: the settings') and delete its files.
+    """Finish dead cleaners' plans; plan a clean by `policy` (None: the settings'), delete its files.
 
-    Takes the lock to plan and to complete. Returns the finished cleans, then its own, unless another or a
-    restore is pending, or nothing is to delete. `dry_run` changes nothing, and returns only its own, without times.
+    Deletes under a heartbeat; takes the lock to plan and to complete. Returns the finished cleans, then its own, unless
+    another or a restore is pending, or nothing is to delete. `dry_run` changes nothing, and returns only its own,
+    without times.
     """
     policy = table.settings.retention if policy is None else policy
     check_retention(policy)
@@ -105,7 +106,7 @@ def finish_dead_cleans(table: TableContext) -> tuple[CleanResult, ...]:
 
 
 def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
-    """List files, then the timeline; return a plan of what `policy` deletes, maybe empty, and the timeline."""
+    """List files, then the timeline; plan what `policy` deletes, maybe nothing."""
     paths = tuple(entry.path for entry in table.data_files())  # First: a file without an instant never gets one.
     timeline, now_ms = table.listed_timeline(), table.clock.store_ms()
     saved, replaced = savepoints(table, timeline), replaced_groups(timeline, table.metadata_of)
@@ -125,10 +126,10 @@ def _plan(table: TableContext, policy: Policy) -> tuple[CleanPlan, Timeline]:
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
-    """Delete the planned files, except the metadata table's; complete the clean under the lock.
+    """Delete the planned files, never the metadata table's; complete the clean under the lock.
 
-    This also changes any metadata table. Then deletes its heartbeat and reports it. If another cleaner completed it
-    first, only deletes the files, and returns None.
+    Also records this in any metadata table, then deletes the heartbeat and reports the clean. If another cleaner
+    completed it first, only deletes the files, and returns None.
     """
     started_s = table.world.monotonic_s()
     parts = plan.files.items()
@@ -161,9 +162,10 @@ def savepoints(table: TableContext, timeline: Timeline) -> dict[str, Savepoint]:
 def create_savepoint(
     table: TableContext, version: TableVersion | None, *, user: str, comment: str
 ) -> tuple[str, Savepoint]:
-    """Store a commit's savepoint (None: the latest's) under the lock, report it; return it with its time.
+    """Store and report a commit's savepoint (None: the latest's) under the lock.
 
-    Returns an existing one unchanged. First finishes a dead archival. Raises `HistoryGone` if commit or files are gone.
+    Returns the commit's begin time and the savepoint, an existing one unchanged. First finishes a dead archival. Raises
+    `HistoryGone` if commit or files are gone.
     """
     writable_config(table)
     with table.lock.acquire() as lease:

@@ -86,10 +86,10 @@ def compact_if_due(table: TableContext) -> None:
 
 
 def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
-    """Remove dead compactions, compact the listing of files, report it, remove old files and instants.
+    """Remove dead compactions; compact the listing of files under a heartbeat, and report it.
 
-    Resets the cached count. `own`: the metadata table's timeline. Returns the begin time; None, after only the first
-    step, unless the table has one slice, whose logs' instants all count.
+    Then removes old files and instants; resets the cached count. `own`: the metadata table's timeline. Returns the
+    begin time; None, after only the first step, unless the table has one slice, whose logs' instants all count.
     """
     timeline = table.listed_timeline()
     for begin in own.pending(Action.COMPACTION):

@@ -93,7 +93,7 @@ def complete(
 ) -> str:
     """Publish an action's completed state with content `data`, under `lease`; return the completion time.
 
-    The metadata table first gets the records `listed`.
+    A metadata table, which `listed` needs, first gets these records.
     """
     timeline, first = table.listed_timeline(), None
     completion = timeline.next_time(table.clock.now_ms())

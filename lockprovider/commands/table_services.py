@@ -93,9 +93,10 @@ def opened(arguments: Any) -> Table:
 
 
 def _answered(run: Run, arguments: Any) -> int:
-    """Call `run`, print its answer; return the exit code.
+    """Call `run`; print its answer and return the answer's code, or return its int without printing.
 
-    Prints a TableError (`--debug`: raises); REFUSED: conflict, abort, lost history, existing table; else BAD_INPUT.
+    Prints a TableError (`--debug`: raises). Its code is REFUSED for a conflict, abort, lost history or existing table,
+    else BAD_INPUT.
     """
     try:
         answer = run(arguments)

@@ -357,7 +357,11 @@ _LAST_TRIES = 3
 
 
 def _not_acquired(client: Client, record: LockRecord | None) -> NotAcquired:
-    """Build the timeout's error: it names `record`'s holder, if held; for None, this client's process as acquiring."""
+    """Build the timeout's error: it names `record`'s holder, if held.
+
+    Free `record`: the error names no owner, and says that no write that takes the lock was confirmed. None: it names
+    this client as acquiring.
+    """
     where = client.where
     if record is None:
         return NotAcquired(f"{client.owner}, a client of this process, is acquiring {where!r}", owner=client.owner)

@@ -150,7 +150,10 @@ class _S3Reply:
         return self._success()
 
     def _error(self, code: str, root: ET.Element) -> StoreStatement:
-        """Return what an error document proves, by its code, else by status; with a success status it means busy."""
+        """Return what an error document proves, by its code, or for an unknown code by its status.
+
+        With a success status every code, known or not, means busy.
+        """
         status, kind = self.reply._status, S3_CODES.get(code)
         if kind is None:
             kind = {412: StatementKind.FALSE, 501: StatementKind.UNSUPPORTED}.get(status, StatementKind.OTHER)

@@ -147,9 +147,10 @@ class WriteJob:
         return table
 
     def begin(self) -> Transaction | None:
-        """Run `check`, start a transaction with its heartbeat, for `overwrite` end all partitions, and set `group`.
+        """Run `check`, start a transaction with heartbeat, for `overwrite` end all partitions; set `group`.
 
-        None if `group` is set, the write is ignored, or all rows are gathered.
+        None at once, without an effect, if `group` or `is_ignored` is set. None after `check` alone, with its effects,
+        if that ignores the write, or all rows are gathered. If the start fails, rolls back.
         """
         if self.group is not None or self.is_ignored:
             return None

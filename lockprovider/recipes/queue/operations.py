@@ -1,6 +1,6 @@
 """Operations, which change a queue's `Contents`, and nothing else.
 
-Each recognizes its own repeat, so can be re-sent after a lost answer:
+Three recognize their own repeats, so can be re-sent after a lost answer:
 
 1. A put by (producer, seq).
 2. A claim by the token that its client has chosen.

@@ -85,7 +85,7 @@ def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
-    """Decode a clean plan, except a JVM plan's whole partitions, in which others may write."""
+    """Decode a clean plan; ignore the JVM's list of whole partitions, where others may write."""
     return decoded(data, file_name, "a clean plan", _clean_plan)
 
 

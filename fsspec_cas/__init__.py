@@ -79,6 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Only `__version__` is loaded on demand."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - slow
 

@@ -41,7 +41,7 @@ _BATCH = 1000  # S3's maximum
 class AsyncStore:
     """Conditional writes below one root, for async callers, with the promises of `Store`.
 
-    A store is bound to the event loop of its first use; close it there (`async with`).
+    Use and close it on one event loop (`async with`).
 
     >>> store = AsyncStore.from_url("memory://docs/store")
     >>> outcome = await store.put_if_absent("a", b"1")

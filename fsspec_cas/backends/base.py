@@ -93,7 +93,7 @@ def _relayed(name: str) -> Any:
 
 
 class Relay:
-    """Base of a backend that passes each request to `inner`, through `relay`."""
+    """Base of a backend that passes each request, but `delete_batch`, to `inner` through `relay`."""
 
     def __init__(self, inner: Backend, *, blocking: bool) -> None:
         self.inner = inner

@@ -1,6 +1,6 @@
-"""Races whose requests all reach the server before any is complete: each one's last byte is held back.
+"""Races whose requests all reach the server before any is complete: each last byte is held back.
 
-Only the S3 clients do so, with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
+Only S3 clients do so, first with unsigned bodies; see "Proof before a lock" in SPECIFICATION.md.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ _barrier: ContextVar[_Barrier | None] = ContextVar("line", default=None)
 
 
 async def run_race(make: Callable[[], Sequence[Coroutine[Any, Any, T]]]) -> list[T]:
-    """Run the coroutines of `make()` at once.
+    """Run the coroutines of `make()` at once; return their results in order.
 
-    The S3 clients hold back each body's last byte up to 1 s for the others. Returns their results in order, or, once
-    all ended, raises the first error. If one raises a StoreError other than Unavailable, all are made and run again,
-    signed.
+    Last bytes wait up to 1 s. Once all ended, raises the first error. After a StoreError other than Unavailable, all
+    are made and run again, signed.
     """
     results = await _run(make(), signed=False)
     if any(isinstance(answer, StoreError) and not isinstance(answer, Unavailable) for answer in results):

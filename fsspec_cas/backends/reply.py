@@ -261,7 +261,7 @@ def later_s(headers: Headers) -> float | None:
 
 
 def http_date_ms(text: str | None) -> int | None:
-    """Return a `Date` header's epoch ms; None if missing or malformed."""
+    """HTTP date as epoch ms; None if missing or malformed."""
     try:
         if not text:
             return None

@@ -242,7 +242,7 @@ Left = Callable[[], float]
 class Publisher:
     """Publishes under its client's lease. The publishing thread holds `publish_guard` throughout.
 
-    `breaks`: also set aside publishes whose bytes are gone. `set_aside`: details objects, by the publish's path.
+    `breaks`: also set aside publishes whose bytes are unusable. `set_aside`: details objects, by the publish's path.
     """
 
     def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
@@ -481,9 +481,9 @@ def digest_at(store: Store, path: str, timeout_s: float = _OBJECT_S) -> str | No
 
 
 def prepare(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> bytes:
-    """Check before the commit point that the publish can be applied; returns its bytes, `data` or those read.
+    """Check before the commit point that the publish can be applied; return `data` or the bytes read.
 
-    `left_s` bounds each read.
+    `left_s`, if positive, bounds each read.
 
     Raises:
         AlreadyExists: another object is at the path.

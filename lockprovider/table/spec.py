@@ -33,25 +33,25 @@ from lockprovider.words import is_storable
 class TableSpec:
     """Definition of a new table.
 
-    `url_encode`, `buckets` and `table_type` cannot be changed later.
+    `url_encode`, `table_type` and given `buckets` cannot be changed later.
 
     Attributes:
         schema: columns, without Hudi's own; or rows with them (DataFrame, pyarrow Table).
-        record_keys: columns that together identify a row. A single text names one column, here and below.
+        record_keys: columns that together identify a row. One text names one column, here and below.
         partition_by: columns whose values make the folders.
         ordering: column whose higher value wins between rows with one key; None: the later commit wins.
-        hive_style: name folders `month=1` instead of `1`.
+        hive_style: name folders `month=1`, not `1`.
         url_encode: write unsafe characters of a folder name as `%2F` (Hudi's
             `hoodie.datasource.write.partitionpath.urlencode`).
-        buckets: number of file groups in each partition; a row's key selects its own (Hudi's bucket index). Keys are
-            never looked up, and two writers that insert the same new key conflict.
+        buckets: number of file groups in each partition; a row's key selects its own (Hudi's bucket index).
+            Keys are never looked up, and two writers that insert the same new key conflict.
         bucket_by: key columns that select the bucket; empty: all.
-        table_type: `copy_on_write`: a change rewrites its file groups' files. `merge_on_read`: it goes into log files,
-            which readers merge until a compaction does.
+        table_type: `copy_on_write`: a change rewrites its file groups' files. `merge_on_read`: it goes into log
+            files, which readers merge until a compaction does.
         version: 8 or 9. Hudi 1.0 cannot open 9; no JVM writer has to upgrade 9.
-        visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers. But JVM
-            Hudi's incremental queries MAY THEN MISS COMMITS, as may other readers whose checkpoint is the largest
-            listed completion time. Readers of this library stay exact.
+        visibility: `"ordered"` or `"unordered"`. The latter allows more commits a second with many writers. But
+            JVM Hudi's incremental queries MAY THEN MISS COMMITS, as may other readers whose checkpoint is the
+            largest listed completion time. Readers of this library stay exact.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")

@@ -686,7 +686,7 @@ class Table(TableContext):
         return share.share(self, dry_run=dry_run, all_in_utc=check_flag(all_in_utc, "all_in_utc"))
 
     def unshare(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-        """Remove the properties that `share` wrote, to give the table to one JVM writer; returns them.
+        """Remove properties that `share` wrote, to give the table to one JVM writer; returns them.
 
         Stop all other writers first: a single JVM writer takes no lock, and rolls back every pending write.
 

@@ -80,7 +80,7 @@ class GcsBackend(AioBackend):
         raise AccessDenied(summary, path=path) from error
 
     async def _send(self, client: aiohttp.ClientSession, request: StoreRequest) -> None:
-        """Send the request once, without redirects, and store the reply, unzipped, in this task's `Trip`.
+        """Send the request once, without redirects; this task's `Trip` gets the reply, unzipped if `packed`.
 
         May refresh credentials; raises TimeoutError.
         """

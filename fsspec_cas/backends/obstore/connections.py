@@ -1,4 +1,7 @@
-"""HTTP/1.1 connections to one origin, kept for any threads, that send each request once."""
+"""HTTP/1.1 connections to one origin, kept for any threads, that send each request once.
+
+The proxy defaults to the environment's; `last_byte` may hold back a body's end.
+"""
 
 from __future__ import annotations
 

@@ -200,7 +200,9 @@ _CHUNK = 1000
 
 
 class Appender(ProcessBound):
-    """Appends as one producer, in the order of calls. Thread-safe; `with` waits for all records.
+    """Appends as one producer, in call order. Thread-safe.
+
+    `with`, left without error, waits for all records.
 
     Attributes:
         producer: its name; None: the client numbers its records, and no other can repeat them.

@@ -1,4 +1,7 @@
-"""pyarrow engine: writes rows in this process, for pandas, polars, DuckDB and plain Python."""
+"""pyarrow engine: writes rows in this process, for pandas, polars, DuckDB and plain Python.
+
+Writes base or log files.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,7 @@ def _plan_insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> Wri
 def _insert(txn: Transaction, plan: WritePlan[Iterable[ChangesByPartition]]) -> None:
     """Begin `txn`; write rows into new file groups or, with a bucket index, upsert them into the buckets'.
 
-    Either way, a key twice in a partition raises InvalidRecords.
+    A key twice in a partition raises InvalidRecords.
     """
     if txn.config.bucket_index is None:
         writer, parts = start_here(txn, plan)

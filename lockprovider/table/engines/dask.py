@@ -72,7 +72,7 @@ def append(
 ) -> CommitResult:
     """Like `Table.append`.
 
-    Writes one file for each Dask partition and table partition in it: repartition first if these are many.
+    Without a bucket index, writes files for each Dask partition's table partitions: repartition if these are many.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra)
 

@@ -61,9 +61,9 @@ def share(table: TableContext, *, dry_run: bool = False, all_in_utc: bool = Fals
 
 
 def unshare(table: TableContext, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
-    """Remove under the lock the properties that `share` wrote, and return them; `dry_run` only returns.
+    """Remove under the lock those properties of `share` that `without_shared` drops, and return them.
 
-    Raises `Aborted` for a pending write, if there are properties to remove.
+    `dry_run` only returns them. Raises `Aborted` for a pending write, if any of these exist.
     """
     if dry_run:
         return _removed_settings(table)

@@ -266,9 +266,9 @@ class TableContext:
         return self._lock
 
     def under(self: _Context, fence: Any) -> _Context:
-        """Same table for a writer of one epoch; its writes and services fail once a newer epoch commits.
+        """Same table for a writer of one epoch; its writes and most services fail once a newer epoch commits.
 
-        A fence is a term, lease, job, or its epoch (a whole number from 1 on). It replaces the table's earlier fence.
+        A fence is a term, lease, job, or its epoch (a whole number from 1). It replaces the table's earlier fence.
         README.md, "Fences", has named fences, and what is NOT promised.
 
         Raises:
@@ -410,7 +410,7 @@ def _to_compare(table: TableContext, spellings: KeySpellings) -> list[FileSlice]
 
 
 def _spelling(table: TableContext, config: TableConfig, slice_: FileSlice) -> Mapping[bool, str]:
-    """Read one row of the slice; return its key by spelling (True: it names its column).
+    """Read some rows of the slice; return one's key by spelling (True: it names its column).
 
     Empty without a row, or if the properties fix the spelling. Raises `UnsupportedTable` for another spelling.
     """

@@ -45,10 +45,10 @@ STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_
 
 @dataclass(frozen=True, slots=True)
 class TableEvent:
-    """Event of one instant.
+    """Event of one instant; `instant` is empty without one.
 
-    `at_ms` is this process's wall clock in epoch ms, UTC; do not order commits by it. A watcher's error is logged at an
-    event of a finished step, such as `committed`; at others it stops the work and is raised.
+    `at_ms` is this process's wall clock in epoch ms; do not order commits by it. After a finished step, such as
+    `committed`, a watcher's error is logged; else it stops the work and is raised.
 
     >>> seen = []
     >>> rows = pa.table({"id": [1]})

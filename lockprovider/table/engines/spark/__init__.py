@@ -1,6 +1,6 @@
-"""PySpark engine: executors read and write the rows, the driver runs the transaction.
+"""PySpark engine's functions: executors read and write rows, the driver runs the transaction.
 
-Import its modules `data_source`, `log_source` and `stream` on their own.
+Import its `data_source`, `log_source` and `stream` on their own. Raises ModuleNotFoundError without PySpark.
 """
 
 try:

@@ -112,7 +112,7 @@ def _hashes(keyed: DataFrame, step: str) -> NDArray[np.uint32]:
 def write_changes(
     steps: Steps, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
 ) -> Iterator[WriteStat]:
-    """Run the last job, which writes changes from `with_groups`."""
+    """Run the last job, which writes changes with `tasks.GROUP`."""
     # Without a number, Spark would merge these tasks.
     spread = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = spread.groupBy(tasks.PARTITION, tasks.GROUP)

@@ -1,4 +1,6 @@
-"""Options of the Spark data source, as SPARK.md lists them; unknown or conflicting ones raise InvalidInput.
+"""Options of the Spark data source (SPARK.md).
+
+InvalidInput: conflicting or unknown ones, except a write's `hoodie.` ones that seem to decide no rows.
 
 Source: Hudi `DataSourceReadOptions`, `HoodieSqlCommonUtils.formatQueryInstant`, `DataSourceWriteOptions`.
 """

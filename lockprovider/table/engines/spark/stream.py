@@ -1,12 +1,11 @@
-"""Streams whose batches are upserts, merges or any other transaction: `foreachBatch` with exactly-once commits.
+"""Exactly-once `foreachBatch`: batches are upserts, merges or any other transactions.
 
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
-Each write of a batch is one transaction. A write without rows, or that the table already has, is skipped with the event
-`left_out`.
+Each write of a batch is one transaction; an empty or repeated one is skipped (see `batches`) with event `left_out`.
 
-Not promised: exactly-once if a function changes the order or choice of its writes when rerun, or if a query without a
-`stream_id` gets a new checkpoint.
+Not promised: exactly-once if a rerun changes the order or choice of its writes, or a query without `stream_id` gets a
+new checkpoint.
 """
 
 from __future__ import annotations
@@ -50,13 +49,14 @@ def batches(
     stream_id: str | None = None,
     retries: int = RETRIES,
 ) -> Callable[[DataFrame, int], CommitResult | None]:
-    """Make a function for `foreachBatch` that lets `change` write each batch into a transaction, and commits it once.
+    """Make a `foreachBatch` function: `change` writes each batch into a transaction, which commits once.
 
-    After a conflict `change` runs again, up to `retries` times; then the query fails with WriteConflict. `stream_id`
+    After a conflict `change` runs again, up to `retries` times; then WriteConflict fails the query. `stream_id`
     defaults to the query's id. The function returns None without a commit.
 
     Raises:
-        InvalidInput: by the function: this is no stream's batch and has no `stream_id`, or two writes overlap.
+        InvalidInput: by the function: two writes overlap, or no `stream_id` and no query's id (Spark Connect).
+        WrongCheckpoint: by it, with `stream_id`: not the table's checkpoint, or Connect repeats batch 0.
     """
     if stream_id is not None:
         BatchId.of(stream_id, 0)
@@ -109,9 +109,10 @@ _TRIES: dict[tuple[str, str], _Try] = {}  # by table and stream, the last writte
 
 @contextmanager
 def _numbered(table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
-    """Number this batch attempt's next write, yield its id, and mark it as in progress in the block.
+    """Number the batch attempt's next write, yield its id, marked in progress in the block.
 
-    Failed blocks use up numbers. Thread-safe. InvalidInput: another one is in progress, or the stream has no id.
+    Failed blocks use up numbers. Thread-safe. InvalidInput: the query's attempt has another in progress, or the stream
+    no id.
     """
     query, name = _query(rows)
     if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):

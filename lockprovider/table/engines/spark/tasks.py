@@ -1,4 +1,4 @@
-"""Functions that run on Spark's executors: each carries all its data, and writes files under predictable names.
+"""Functions for Spark's executors: each has all its data; base and log files get predictable names.
 
 A task that outlives its transaction removes its files; if killed, a later clean does.
 """

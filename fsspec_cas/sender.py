@@ -226,7 +226,7 @@ class Sender:
         True: only the second succeeds. False: also the third. None: the first succeeds, or the second does not. Each
         removes the object.
 
-        Unavailable: no result at `end_s`, or 3 unanswered deletes; the object may remain.
+        Errors may leave the object; Unavailable: no result at `end_s`, or 3 unanswered deletes.
         """
         new_id = self._world.new_id()
         path = f"{folder}/cas-probe-{new_id}"

@@ -110,7 +110,9 @@ def lock(
     on_lost: OnLost | None = None,
     on_metric: OnMetric | None = None,
 ) -> Lock:
-    """Open a client of the lock of the table (or any folder) at `url`; sends no request and acquires nothing.
+    """Open a client of a table's (or folder's) lock at `url`; acquires nothing.
+
+    May look for credentials; sends the store nothing.
 
     >>> with lockprovider.lock("memory://docs/lock", timeout=10) as lease:
     ...     lease.publish("state/7", b"seven")
@@ -120,22 +122,22 @@ def lock(
     (True, True)
     >>> nightly.release()
 
-    All times are seconds and override `settings`. Options may follow the URL:
-    `s3://bucket/folder?on=jobs/nightly.json&validity=60&renew=5&timeout=10&poll=0.5&max_hold=3600&check_store=false`.
+    Times are seconds and override `settings`. Options may follow the URL:
+    `s3://bucket/x?on=nightly.json&validity=60&renew=5&timeout=10&poll=0.5&max_hold=3600&check_store=false`.
 
     Args:
         url: fsspec URL or local path.
-        on: the lock object's path below `url`. The default, Hudi's path, excludes JVM Hudi writers too.
-        timeout: how long `acquire` and `with` wait for the lock (default 60).
+        on: the object's path below `url`. The default, Hudi's, excludes JVM writers too.
+        timeout: how long `acquire` and `with` wait (default 60).
         validity: see `LockSettings` (default 300).
         max_hold: see `LockSettings`.
-        settings: all these values, to share among locks.
-        storage_options: passed to fsspec unchanged.
-        on_lost: called in the thread that notices a lost lease.
+        settings: these values, to share among locks.
+        storage_options: fsspec's.
+        on_lost: called in the thread that notices a loss.
         on_metric: called with each `Measure`.
 
     Raises:
-        InvalidSettings: an option is unknown, out of range, or given twice with different values.
+        InvalidSettings: an option is unknown, out of range, or has two values.
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)

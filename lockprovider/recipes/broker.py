@@ -1,4 +1,7 @@
-"""Broker of a queue or a log: a process that writes for others over sockets, see `broker_rules`."""
+"""Broker: a process that writes a queue or log for its host (Unix socket), or all hosts (TCP).
+
+See `broker_rules`.
+"""
 
 from __future__ import annotations
 
@@ -351,8 +354,8 @@ class Broker(Generic[T]):
     def offers(self, named: object) -> object:
         """Return the object's next brokers: `named` ({host: [address, key]}), or a copy with this process.
 
-        It is added, and starts to listen, if its host has none there, or one that failed within 5 s; not with `host`
-        None. It may displace the oldest of 8.
+        It is added, and starts to listen, if its host (by TCP the network) has none, or one that failed within 5 s.
+        Never with `host` None. It may displace the oldest of 8.
         """
         if self._host is None:
             return named
@@ -367,10 +370,10 @@ class Broker(Generic[T]):
     def hand_over(
         self, named: object, operations: Sequence[T | Foreign[T]], sent: Sequence[bool], asked_addresses: set[str]
     ) -> HandedOver | None:
-        """Ask this host's broker in `named` to do this process's operations, and wait. None: do them here.
+        """Ask this host's (TCP: network's) broker in `named` to do this process's operations, and wait.
 
-        `sent` marks those that may be done, also in the result, whose `results` (maybe errors) are None if any remains
-        to do here. Other processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
+        None: do them here. `sent` marks those that may be done, also in the result, whose `results` (maybe errors) are
+        None if any remains. Other processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
         """
         if self._host is None:
             return None

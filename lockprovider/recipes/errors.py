@@ -34,7 +34,7 @@ class StateLocked(CoordinationError):
 
 
 class StateConflict(CoordinationError):
-    """The state has changed, to serial `current`; nothing was written."""
+    """The stored state, queue or lock differs; nothing was written. `current`: serial, rev or 0."""
 
     def __init__(self, message: str = "", current: int = 0) -> None:
         super().__init__(message, current)
@@ -42,7 +42,7 @@ class StateConflict(CoordinationError):
 
 
 class NestedUpdate(CoordinationError):
-    """An update's function started another update, which would wait for itself."""
+    """An update's function started this update, or ran beyond the timeout."""
 
 
 class NoRevision(CoordinationError, LookupError):
@@ -78,7 +78,7 @@ class NoQueue(CoordinationError, LookupError):
 
 
 class QueueFull(CoordinationError):
-    """Dead letters, or messages with keys, fill the queue's object."""
+    """Dead letters, claims or messages with keys fill the queue's object."""
 
 
 class NoLog(CoordinationError, LookupError):

@@ -44,16 +44,16 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 
 
 class Queue(BatchedRecipe[QueueOperation | Bundle[QueueOperation], Any]):
-    """A queue; `create` or `open` it by its URL. Thread-safe: the threads of a process share its writes.
+    """A queue; `create` or `open` it by its URL. Thread-safe: a process's threads share writes.
 
     "Queues" in `lockprovider/recipes/README.md` has the promises. A message may be delivered twice: fence its effect
     (`fence=job`), or name it by `job.id`.
 
     Args:
-        timeout: seconds for each operation with all its tries.
-        pace_s: seconds between two writes (default: 1 on GCS).
-        broker: True: one process of this host writes for all that set it. An address of this machine, e.g. "127.0.0.1":
-            by TCP, unencrypted.
+        timeout: seconds for each operation with all tries.
+        pace_s: seconds between writes (default: 1 on GCS).
+        broker: True: one process of a host writes for all that set it. A TCP address of this machine, e.g.
+            "10.0.0.7": one of all hosts, unencrypted.
 
     Raises:
         NoQueue, MalformedObject, StoreError: any operation: nothing was done.

@@ -230,12 +230,12 @@ class State(BatchedRecipe[StateChange, Document | None], Generic[V]):
 
     @contextlib.contextmanager
     def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
-        """Hold the lock of edits; write a mark at the begin, and the changed value after a clean end.
+        """Hold the lock of edits; write a revision at the begin, and the value after a clean end.
 
         Raises:
             NotAcquired: other clients edited it until the timeout.
-            LeaseLost, Fenced: another client has begun an edit since; nothing was written.
-            StateConflict: it was changed since the begin; nothing was written.
+            LeaseLost, Fenced: the lock was lost, or another edit has begun; no value was written.
+            StateConflict: it was changed since the begin; no value was written.
             OutcomeUnknown, Unavailable: as `update`.
 
         >>> with state.edit(reason="migration 13", timeout=60) as doc:

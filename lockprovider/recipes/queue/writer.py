@@ -1,4 +1,7 @@
-"""Cached reads and batched writes of a queue's object and segments, for all callers of a process."""
+"""Cached reads and batched writes of a queue's object and segments, for all callers of a process.
+
+The first write tests an unknown, untested S3 endpoint; may raise NotSupported.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class Segments:
 
 
 class _SegmentGone(Exception):
-    """The queue's object and its segments have changed."""
+    """The queue's object and segments changed."""
 
 
 @dataclass(slots=True)
@@ -152,7 +155,7 @@ class QueueWriter:
         """Write a batch, or let a broker do it; return each operation's result or error.
 
         Tries again after lost races and answers until the timeout. Raises OutcomeUnknown, or the error of a batch never
-        sent. Removes segments that its tries left unnamed.
+        sent. Removes segments its tries left unnamed.
         """
         deadline_s = self.world.monotonic_s() + self._timeout_s
         handover = Handover(operations, self._broker)
@@ -279,9 +282,9 @@ class QueueWriter:
                 return shown.ready[:limit]
 
     def _messages(self, name: str, version: Version) -> tuple[Message, ...]:
-        """Read a segment that the queue's `version` names.
+        """Read a segment of the queue's `version`.
 
-        A missing one raises MalformedObject, or _SegmentGone if the queue has changed.
+        Missing: MalformedObject, or _SegmentGone if the queue changed.
         """
         messages = self.segments.read(name, self.id)
         if messages is not None:
@@ -309,9 +312,9 @@ class QueueWriter:
             self.world.sleep(delay_s(failures, self.world.random()))
 
     def _note(self, contents: Contents, more: int) -> None:
-        """Record heartbeats of claims, the first time by the store's clock (a HEAD).
+        """Record claims' heartbeats, first by the store's clock (a HEAD).
 
-        `more` added messages wake waiting callers.
+        `more` added messages wake callers.
         """
         now_ms = self.world.now_ms()
         if self._watch.deadlines is None and contents.claims:

@@ -1,4 +1,4 @@
-"""SQL statements that change rows: parsed here, then run in a transaction.
+"""SQL statements that change rows: parsed, then run in a transaction.
 
 The text is cut at its keywords, so that no expression is rewritten before Spark gets it.
 """
@@ -118,7 +118,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def _check_syntax(kind: type[exp.Expression], reader: _Reader) -> None:
-    """Raise InvalidInput unless sqlglot parses the whole text as one statement of `kind`; takes no token."""
+    """Raise InvalidInput unless sqlglot parses all text as one statement of `kind`; takes no token."""
     text = reader.text
     try:
         statements = sqlglot.parse(text[: reader.tokens[-1].end + 1], dialect=_DIALECT)
@@ -205,7 +205,7 @@ class _Reader:
         return self.take()
 
     def until(self, *words: str) -> str:
-        """Consume and return the text up to one of these upper-case words outside brackets and CASE, or to the end.
+        """Consume and return text up to one of these upper-case words outside brackets and CASE, or the end.
 
         Also stops before an unopened closing bracket or END; InvalidInput for no text.
         """
@@ -305,7 +305,7 @@ def _merge(reader: _Reader) -> MergeStatement:
 
 
 def _source(reader: _Reader) -> tuple[str, str]:
-    """Consume MERGE's source, a dotted name or a bracketed query; return its text and alias.
+    """Consume MERGE's source, a dotted name or bracketed query; return its text and alias.
 
     A name's default alias is its last part. A query without alias, or other text, raises InvalidInput.
     """
@@ -450,7 +450,7 @@ class StatementRun:
     def run(self, statement: Statement) -> None:
         """Write the statement's changes into the transaction by Spark jobs.
 
-        May first make the view show the transaction's snapshot.
+        May first make the view show the transaction's snapshot, under the process-wide lock `SHOWN`.
         """
         match statement:
             case MergeStatement():
@@ -481,7 +481,7 @@ class StatementRun:
         return {self._column(name): text for name, text in values}
 
     def _merge(self, statement: MergeStatement) -> None:
-        """Make the view show the transaction's snapshot, then run jobs that merge the source into it.
+        """Make the view show the transaction's snapshot, then merge the source into it by jobs.
 
         InvalidInput unless ON has exactly the key and partition columns.
         """
@@ -551,7 +551,7 @@ class StatementRun:
     def _update(self, statement: UpdateStatement) -> None:
         """Upsert an UPDATE's changed rows into the transaction.
 
-        May first make the view show the transaction's snapshot. Setting key or partition columns raises InvalidRecords.
+        May first make the view show its snapshot. Setting key or partition columns raises InvalidRecords.
         """
         values = self._named(statement.values)
         if fixed := sorted({*values} & {*self._txn.config.identifying}):
@@ -572,7 +572,7 @@ class StatementRun:
 
     @contextmanager
     def _shown(self, *texts: str | None) -> Iterator[None]:
-        """Make the view show the transaction, from now on, if an expression may read a view."""
+        """If an expression may read views: hold `SHOWN`; the view shows the transaction from now on."""
         if not any("from" in text.lower() for text in texts if text is not None):
             yield
             return

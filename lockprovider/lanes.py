@@ -208,7 +208,7 @@ def _link(link: Curve, scale: _Scale) -> str:
 
 
 def _legend(samples: Sequence[Box | Mark], top: int) -> list[tuple[int, str]]:
-    """Each sample's row, from 0, and SVG; one that does not fit the width begins a new row."""
+    """Each sample's row, from 0, and SVG; a sample too wide for its row begins a new row."""
     parts: list[tuple[int, str]] = []
     x, row = _MARGIN, 0
     for sample in samples:

@@ -354,8 +354,8 @@ class Broker(Generic[T]):
     def offers(self, named: object) -> object:
         """Return the object's next brokers: `named` ({host: [address, key]}), or a copy with this process.
 
-        It is added, and starts to listen, if its host (by TCP the network) has none, or one that failed within 5 s.
-        Never with `host` None. It may displace the oldest of 8.
+        This process is added, and starts to listen, if its host (by TCP: the network) has no broker, or its broker
+        failed within 5 s. Never with `host` None. The new broker may displace the oldest of 8.
         """
         if self._host is None:
             return named
@@ -372,8 +372,9 @@ class Broker(Generic[T]):
     ) -> HandedOver | None:
         """Ask this host's (TCP: network's) broker in `named` to do this process's operations, and wait.
 
-        None: do them here. `sent` marks those that may be done, also in the result, whose `results` (maybe errors) are
-        None if any remains. Other processes' operations get `NotHere`. Skips `asked_addresses`, and adds the asked one.
+        None: this process must do them. `sent` marks operations that may be done, also in the result; its `results`
+        (maybe errors) are None if any operation remains. Other processes' operations get `NotHere`. Skips
+        `asked_addresses`, and adds the asked one.
         """
         if self._host is None:
             return None

@@ -196,8 +196,8 @@ class Pulse:
     def _beat_until(self, end: Signal, last: Heartbeat | None) -> None:
         """On the thread, look twice an interval for the current heartbeat; let one seen twice beat.
 
-        `last`: the first. Drops one that beats no more; if no other ever began, sets `end`. Ends once `end` is set,
-        also by two looks without a heartbeat.
+        `last`: the first heartbeat. Drops a heartbeat that has ended; if no other ever began, sets `end`. Ends
+        once `end` is set, also by two looks without a heartbeat.
         """
         slice_s = 0.0 if last is None else last.interval_s / _LOOKS
         pause_s, looks = slice_s, 0

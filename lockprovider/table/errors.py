@@ -90,7 +90,7 @@ class Misfit:
     ) -> Misfit:
         """Misfit of a field that the table lacks.
 
-        `given`: its type; `names`: table's fields in `parent` ("": columns); `near`: one that differs by case; `alias`:
+        `given`: its type; `names`: table's fields in `parent` ("": columns); `near`: a field of other case; `alias`:
         type's name for `pa.schema`, if any.
         """
         path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")

@@ -304,7 +304,7 @@ _LARGEST = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class TfLockFile:
-    """Lock file as read. One that is not a LockInfo locks, too, with an empty `id`.
+    """Lock file as read. Bytes that are no LockInfo lock, too, with an empty `id`.
 
     >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
     >>> mine = lock.acquire(operation="apply")

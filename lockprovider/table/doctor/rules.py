@@ -230,8 +230,8 @@ def _settings(config: TableConfig) -> _Found:
 def duplicate_base_files(facts: Facts) -> _Found:
     """Yield findings of R5: several base files of one file group and instant that is not pending.
 
-    If readable commits name only some, a finding says to remove the others; else to find and keep the one that the
-    commit wrote.
+    If readable commits name only some files, a finding says to remove the others; else to find and keep the file that
+    the commit wrote.
     """
     bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)

@@ -90,7 +90,7 @@ def own_timeline(store: Store) -> Timeline:
 
 
 def _of_blocks(blocks: Collection[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
-    """Yield the listing's records of these blocks, except those that a later block took back.
+    """Yield the listing's records of these blocks, except records that a later block took back.
 
     Skips empty delete blocks; other kinds than HFile raise `UnsupportedTable`.
     """

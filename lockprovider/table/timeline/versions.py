@@ -276,7 +276,7 @@ def window(timeline: Timeline, after: str, until: str, order: Order, archived: s
     """Completed commits with a time in (after, until], oldest first, a checkpoint, and timelines at both.
 
     The checkpoint is the latest of their times, `after` and `archived`. Empty `after`: from the beginning.
-    `Order.FENCED`: those that began before the oldest pending write.
+    `Order.FENCED`: commits begun before the oldest pending write.
     """
     fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]

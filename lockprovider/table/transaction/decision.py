@@ -106,7 +106,7 @@ class Proposal:
     Attributes:
         buckets: whether buckets are compared instead of file groups.
         config: digest of the properties as its writer knows them.
-        columns: digest of the table's columns, without those that it adds.
+        columns: digest of the table's columns, without added ones.
         compares_keys: whether its new keys are compared with other inserts'.
     """
 

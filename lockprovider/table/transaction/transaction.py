@@ -49,7 +49,7 @@ class CommitResult:
     """Outcome of a committed transaction.
 
     `instant` is its begin time, `completion` its completion time (17 digits, UTC). `file_groups` are those written or
-    replaced. `attempts` counts tries, `conflicts` those that lost. `lock_wait_s`: seconds that the last try waited for
+    replaced. `attempts` counts tries, `conflicts` lost tries. `lock_wait_s`: seconds that the last try waited for
     the table lock.
 
     >>> rows = pa.table({"id": [1]})

@@ -404,15 +404,21 @@ def test_sweep_keeps_traces_of_a_dead_writer_not_yet_rolled_back(
     assert orphans(folder) == set()
 
 
+def planned_by_a_dead_cleaner(table: Table, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The begin time of a clean whose executor died before it deleted a file."""
+    old_and_new(table)
+    dead = Table.open(table.url, settings=SETTINGS)
+    monkeypatch.setattr(dead.store, "delete_all", _fails)
+    with pytest.raises(OSError, match="pulled"):
+        dead.clean(KeepVersions(1))
+    (planned,) = table.timeline().pending(Action.CLEAN)
+    return planned
+
+
 def test_sweep_rolls_dead_writers_back_beside_an_unreadable_clean_plan(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old_and_new(table)
-    cleaner = Table.open(table.url, settings=SETTINGS)
-    monkeypatch.setattr(cleaner.store, "delete_all", _fails)
-    with pytest.raises(OSError, match="pulled"):
-        cleaner.clean(KeepVersions(1))
-    (planned,) = table.timeline().pending(Action.CLEAN)
+    planned = planned_by_a_dead_cleaner(table, monkeypatch)
     (folder / ".hoodie" / "timeline" / f"{planned}.clean.requested").write_bytes(b"")
     dead = Transaction(table)
     engine.write(dead, upserts=rows((9, "c", 9)))
@@ -427,12 +433,7 @@ def test_sweep_rolls_dead_writers_back_beside_an_unreadable_clean_plan(
 def test_clean_plan_is_finished_by_another_cleaner_once_its_owner_is_dead(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old_and_new(table)
-    dead = Table.open(table.url, settings=SETTINGS)
-    monkeypatch.setattr(dead.store, "delete_all", _fails)
-    with pytest.raises(OSError, match="pulled"):
-        dead.clean(KeepVersions(1))
-    (planned,) = table.timeline().pending(Action.CLEAN)
+    planned = planned_by_a_dead_cleaner(table, monkeypatch)
     heartbeat = folder / ".hoodie" / ".heartbeat" / planned
     heartbeat.touch()  # as if it lived
     assert table.clean(KeepVersions(1)) == ()
